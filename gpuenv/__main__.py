@@ -1,0 +1,5 @@
+"""Run gpuenv as ``python -m gpuenv``."""
+
+from gpuenv.cli import run
+
+run()

@@ -1,0 +1,1 @@
+"""Pure functions from facts to findings: no file, no process, no clock, no network."""

@@ -1,0 +1,164 @@
+"""The doctor's vocabulary: facts in, findings out.
+
+A *probe* writes facts, a *check* reads facts and returns a :class:`CheckResult`, a *diagnosis*
+folds consequences under their cause, and a *report* shows the whole. ``skip`` and ``error`` never
+count as ``pass``: a skip carries the reason code why nothing was looked at, an error says that the
+doctor's own probe crashed, timed out or could not tell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+class Status(str, Enum):
+    """How a check ended."""
+
+    PASS = "pass"  # noqa: S105 - a status, not a password
+    INFO = "info"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIP = "skip"
+    ERROR = "error"
+
+
+class Level(int, Enum):
+    """How deep a check goes; a level includes the ones before it."""
+
+    STATIC = 0
+    QUICK = 1
+    STANDARD = 2
+    DEEP = 3
+
+
+SkipReason: TypeAlias = Literal[
+    "no-gpu",
+    "no-torch",
+    "needs-root",
+    "not-applicable",
+    "level",
+    "busy",
+    "unsupported-by-driver",
+    "blocked",
+    "not-probed",
+    "offline",
+    "single-gpu",
+]
+Side: TypeAlias = Literal["host", "container", "image", "engine", "project"]
+Confidence: TypeAlias = Literal["certain", "likely", "possible"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One observed value and where it was read."""
+
+    source: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """One way to mend a finding, printed and never run.
+
+    Attributes:
+        side: Where it has to be done.
+        text: One imperative sentence.
+        command: What to type, empty where there is no one command.
+    """
+
+    side: Side
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """What one check found.
+
+    Attributes:
+        id: Stable: ``host.driver.match``. ``gpuenv explain ID`` knows it.
+        subject: What it speaks of where there are several: ``GPU 0``, ``mlx5_0``; else empty.
+        summary: One line for the table.
+        reason: The skip reason; set exactly when the status is ``skip``.
+        why: The likely cause, in words.
+        blocked_by: The id of the failed check that made this one meaningless.
+    """
+
+    id: str
+    status: Status
+    summary: str
+    subject: str = ""
+    reason: SkipReason | None = None
+    why: str = ""
+    evidence: tuple[Evidence, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    alternatives: tuple[str, ...] = ()
+    confidence: Confidence = "certain"
+    blocked_by: str = ""
+
+
+ProbeStatus: TypeAlias = Literal["ok", "error", "timeout", "crashed", "garbage", "skipped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRun:
+    """One probe's answer, or how it failed to give one.
+
+    Attributes:
+        facts: JSON-ready values; empty unless the status is ``ok``.
+        error: What went wrong, with the signal or exit code.
+        duration_s: Wall time in seconds.
+    """
+
+    status: ProbeStatus
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The fact document of one place: what ``--capture`` writes and ``--from`` reads.
+
+    Attributes:
+        where: Kind of place and how it was reached: ``{"kind": "host" | "container" | "image" |
+            "python" | "wsl" | "k8s", "target": ...}``.
+        probes: By probe name, ``host.pci``, ``host.nvml``, ``torch.static``, ``torch.autograd``...
+    """
+
+    schema_version: str = "1"
+    where: Mapping[str, Any] = field(default_factory=dict)
+    probes: Mapping[str, ProbeRun] = field(default_factory=dict)
+
+    def get(self, probe: str) -> Mapping[str, Any] | None:
+        """Return what a probe found, or ``None`` when it did not run or did not answer."""
+        run = self.probes.get(probe)
+        return run.facts if run is not None and run.status == "ok" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One entry of the catalogue.
+
+    Attributes:
+        run: Facts to results; more than one where there are several subjects, none never.
+        needs: Probes whose facts it reads. When one of them failed the check is an ``error``, when
+            none ran it is a ``skip``; ``run`` is not called.
+        after: Ids of checks that must not have failed; else this one is ``skip(blocked)``.
+        provides: The ``--require`` words it answers to: ``gpu``, ``nccl``, ``compile``.
+        explanation: Several paragraphs for ``gpuenv explain``: what, why it matters, what else.
+    """
+
+    id: str
+    title: str
+    level: Level
+    run: Callable[[Facts], tuple[CheckResult, ...]]
+    needs: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    provides: tuple[str, ...] = ()
+    explanation: str = ""

@@ -1,0 +1,1 @@
+"""The container engine: connect, ask once what it can do, build, create, follow."""

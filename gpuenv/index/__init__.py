@@ -1,0 +1,1 @@
+"""Package sources: the host's pip and uv configuration, simple indexes, wheel metadata."""

@@ -1,0 +1,1 @@
+"""The compatibility matrix: load, validate, resolve, explain, verify, update."""

@@ -1,0 +1,183 @@
+"""What a command prints, and where.
+
+The answer goes to standard output; progress, notes, warnings and errors go to standard error. With
+``--json`` standard output carries exactly one object, also on failure::
+
+    {"gpuenv_result_version": "1", "command": "matrix resolve", "status": "success",
+     "exit_code": 0, "data": {...}, "errors": [], "warnings": []}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from gpuenv.errors import EXIT_OK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rich.console import Console
+
+    from gpuenv.errors import GpuenvError
+
+RESULT_VERSION = "1"
+Status = Literal["success", "partial", "error"]
+
+
+def _wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and environ.get("TERM") != "dumb"
+
+
+class Output:
+    """The two streams of one command, and how much of them is wanted.
+
+    Args:
+        command: The command as the user knows it, ``matrix resolve``.
+        json_mode: One object on standard output and nothing else there.
+        verbosity: -1 (``-q``) drops notes, 1 (``-v``) adds detail; warnings and errors always show.
+    """
+
+    def __init__(
+        self,
+        *,
+        command: str = "",
+        json_mode: bool = False,
+        verbosity: int = 0,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.command = command
+        self.json_mode = json_mode
+        self.verbosity = verbosity
+        self.exit_code = EXIT_OK
+        self._stdout = stdout if stdout is not None else sys.stdout
+        self._stderr = stderr if stderr is not None else sys.stderr
+        self._environ = os.environ if environ is None else environ
+        self._warnings: list[str] = []
+        self._answered = False
+
+    def console(self, *, error: bool = False) -> Console:
+        """Return a Rich console on one stream, coloured as the user and the stream allow."""
+        from rich.console import Console
+
+        stream = self._stderr if error else self._stdout
+        colour = _wants_colour(stream, self._environ)
+        width = None if stream.isatty() or "COLUMNS" in self._environ else 100
+        return Console(
+            file=stream,
+            force_terminal=colour,
+            no_color=not colour,
+            highlight=False,
+            width=width,
+            _environ=self._environ,
+        )
+
+    def answer(
+        self,
+        data: Mapping[str, Any],
+        *,
+        human: Callable[[], None],
+        status: Status = "success",
+        exit_code: int = EXIT_OK,
+    ) -> None:
+        """Give the command's one answer: ``data`` as JSON, or whatever ``human`` prints.
+
+        The process ends with ``exit_code`` once the command returns.
+        """
+        self.exit_code = exit_code
+        if self.json_mode:
+            self._envelope(data, status=status, exit_code=exit_code, errors=[])
+        else:
+            human()
+        self._answered = True
+
+    def text(self, text: str) -> None:
+        """Write a piece of the answer to standard output, as it is."""
+        self._stdout.write(text if text.endswith("\n") else text + "\n")
+
+    def note(self, text: str) -> None:
+        """Tell something worth knowing; ``-q`` silences it."""
+        if self.verbosity >= 0:
+            self._say(text)
+
+    def detail(self, text: str) -> None:
+        """Tell something only ``-v`` asks for."""
+        if self.verbosity > 0:
+            self._say(text)
+
+    def warn(self, text: str) -> None:
+        """Tell something the user must see; it is in the JSON envelope as well."""
+        if text in self._warnings:
+            return
+        self._warnings.append(text)
+        self._say(f"warning: {text}", style="yellow")
+
+    def fail(self, error: GpuenvError) -> None:
+        """Report a failure in words, or as the one JSON object."""
+        self.exit_code = error.exit_code
+        if self.json_mode and not self._answered:
+            self._envelope(
+                error.data, status="error", exit_code=error.exit_code, errors=[error.as_dict()]
+            )
+            self._answered = True
+            return
+        self._say(f"error: {error.what}", style="bold red")
+        for label, text in (("why", error.why), ("fix", error.fix)):
+            if text:
+                lines = text.splitlines() or [""]
+                indented = "\n".join([lines[0], *(f"       {line}" for line in lines[1:])])
+                self._say(f"  {label}: {indented}")
+
+    def _say(self, text: str, *, style: str = "") -> None:
+        codes = {"yellow": "33", "bold red": "1;31"}
+        if style and _wants_colour(self._stderr, self._environ):
+            text = f"\x1b[{codes[style]}m{text}\x1b[0m"
+        self._stderr.write(text + "\n")
+        self._stderr.flush()
+
+    def _envelope(
+        self,
+        data: Mapping[str, Any],
+        *,
+        status: Status,
+        exit_code: int,
+        errors: list[dict[str, str]],
+    ) -> None:
+        json.dump(
+            {
+                "gpuenv_result_version": RESULT_VERSION,
+                "command": self.command,
+                "status": status,
+                "exit_code": exit_code,
+                "data": dict(data),
+                "errors": errors,
+                "warnings": self._warnings,
+            },
+            self._stdout,
+            indent=2,
+            ensure_ascii=False,
+        )
+        self._stdout.write("\n")
+        self._stdout.flush()
+
+
+_current: ContextVar[Output] = ContextVar("gpuenv_output")
+
+
+def current() -> Output:
+    """Return the output of the command that runs."""
+    return _current.get()
+
+
+def set_current(output: Output) -> None:
+    """Make ``output`` the one that :func:`current` returns; only ``cli.main`` and tests do this."""
+    _current.set(output)

@@ -1,0 +1,1 @@
+"""Renderings of a doctor report: table, JSON, JUnit, GitHub, HTML."""

@@ -1,0 +1,188 @@
+"""The values that travel from a request to an image: frozen, ordered, JSON-ready.
+
+``MatrixRequest`` is what a user asks of the matrix, ``EnvironmentSpec`` is the one row that answers
+it, ``ImageRequest`` adds what shall be in the image beside PyTorch, and ``ImageSpec`` is the pair
+that :mod:`gpuenv.render` turns into a build context.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from gpuenv.versions import (
+        ComputeCapability,
+        CudaVersion,
+        CudnnVersion,
+        DriverRelease,
+        NcclVersion,
+        PythonVersion,
+        TorchVersion,
+    )
+
+Arch: TypeAlias = Literal["x86_64", "aarch64"]
+Flavor: TypeAlias = Literal["runtime", "devel"]
+WheelSource: TypeAlias = Literal["pypi", "pytorch", "wheelhouse"]
+Confidence: TypeAlias = Literal["verified", "derived", "uncertain"]
+CudaWish: TypeAlias = "CudaVersion | Literal['auto', 'cpu']"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTarget:
+    """A GPU the environment must serve: how it was asked for, and its compute capability."""
+
+    asked: str
+    compute_capability: ComputeCapability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostGpus:
+    """What this host offers to ``--cuda auto``: its driver and the GPUs behind it.
+
+    Attributes:
+        found_via: The source that answered (``nvml``), or why none did.
+    """
+
+    driver_release: DriverRelease | None = None
+    gpus: tuple[GpuTarget, ...] = ()
+    found_via: str = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelKey:
+    """One torch wheel: what a source may or may not have.
+
+    Attributes:
+        variant: ``cu128`` or ``cpu``.
+    """
+
+    torch: TorchVersion
+    variant: str
+    python: PythonVersion
+    arch: Arch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Availability:
+    """What is known of the sources before resolving; nothing known means trust the matrix.
+
+    Attributes:
+        wheelhouse: Wheels lying in a local directory; they are ``source: wheelhouse`` and win.
+        missing: ``(wheel, source, reason)``: what a source was asked for and does not have.
+        only_wheelhouse: Resolve from directories alone (``--offline``).
+    """
+
+    wheelhouse: frozenset[WheelKey] = frozenset()
+    missing: tuple[tuple[WheelKey, WheelSource, str], ...] = ()
+    only_wheelhouse: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixRequest:
+    """A request to the matrix. Versions are prefixes: ``2.8`` means the newest 2.8.x."""
+
+    torch: TorchVersion | None = None
+    cuda: CudaWish = "auto"
+    cudnn: CudnnVersion | None = None
+    nccl: NcclVersion | None = None
+    python: PythonVersion | None = None
+    gpus: tuple[GpuTarget, ...] = ()
+    driver: DriverRelease | None = None
+    arch: Arch = "x86_64"
+    flavor: Flavor = "runtime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentSpec:
+    """The row of the matrix that answers a request.
+
+    Attributes:
+        torch_variant: ``cu128`` or ``cpu``.
+        cuda: Major and minor, ``None`` for ``cpu``.
+        toolkit: The full toolkit version the wheels carry, ``None`` for ``cpu`` or when not known.
+        nccl: ``None`` for ``cpu`` or where it is linked into torch and not known.
+        triton: The requirement as the wheel states it, ``3.5.1`` or ``~=3.8.0``.
+        arch_list: What ``torch.cuda.get_arch_list()`` prints: ``sm_90``, ``compute_120``.
+        min_driver: The oldest driver that runs it, by minor-version compatibility.
+        base_image: The image the recipe starts from.
+        warnings: Sentences a user must see before relying on the row.
+        overrides: Packages replaced on request by ABI-compatible ones: ``("nccl", "2.28.9")``.
+    """
+
+    torch: TorchVersion
+    torch_variant: str
+    cuda: CudaVersion | None
+    toolkit: CudaVersion | None
+    cudnn: CudnnVersion | None
+    nccl: NcclVersion | None
+    triton: str | None
+    torchvision: str | None
+    torchaudio: str | None
+    python: PythonVersion
+    arch: Arch
+    arch_list: tuple[str, ...]
+    min_driver: DriverRelease | None
+    base_image: str
+    flavor: Flavor = "runtime"
+    source: WheelSource
+    confidence: Confidence
+    warnings: tuple[str, ...] = ()
+    overrides: tuple[tuple[str, str], ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the row as ``gpuenv matrix resolve --json`` prints it."""
+
+        def text(value: object) -> str | None:
+            return None if value is None else str(value)
+
+        return {
+            "torch": str(self.torch),
+            "torch_variant": self.torch_variant,
+            "cuda": text(self.cuda),
+            "toolkit": text(self.toolkit),
+            "cudnn": text(self.cudnn),
+            "nccl": text(self.nccl),
+            "triton": self.triton,
+            "torchvision": self.torchvision,
+            "torchaudio": self.torchaudio,
+            "python": str(self.python),
+            "arch": self.arch,
+            "arch_list": list(self.arch_list),
+            "min_driver": text(self.min_driver),
+            "base_image": self.base_image,
+            "flavor": self.flavor,
+            "source": self.source,
+            "confidence": self.confidence,
+            "warnings": list(self.warnings),
+            "overrides": dict(self.overrides),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRequest:
+    """What shall be in the image beside the resolved environment; all of it already validated.
+
+    Attributes:
+        apt: Debian package names, sorted.
+        pip: Requirement specifiers, sorted.
+        requirements: The text of the requirements files, joined, without comments or blank lines.
+        env: Variables set in the image, sorted by name.
+        base: Overrides the base image of the row.
+    """
+
+    name: str = "torch"
+    apt: tuple[str, ...] = ()
+    pip: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    workdir: str = "/workspace"
+    base: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSpec:
+    """Everything that decides the bytes of a build context."""
+
+    environment: EnvironmentSpec
+    image: ImageRequest = field(default_factory=ImageRequest)
