@@ -70,11 +70,14 @@ class Availability:
     Attributes:
         wheelhouse: Wheels lying in a local directory; they are ``source: wheelhouse`` and win.
         missing: ``(wheel, source, reason)``: what a source was asked for and does not have.
+        unreachable: ``(source, reason)``: sources that did not answer at all, so no row of theirs
+            can be had.
         only_wheelhouse: Resolve from directories alone (``--offline``).
     """
 
     wheelhouse: frozenset[WheelKey] = frozenset()
     missing: tuple[tuple[WheelKey, WheelSource, str], ...] = ()
+    unreachable: tuple[tuple[WheelSource, str], ...] = ()
     only_wheelhouse: bool = False
 
 
