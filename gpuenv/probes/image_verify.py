@@ -68,7 +68,7 @@ def torch_facts():
         "nccl": None,
     }
     if torch.version.cuda:
-        # get_arch_list() is empty without a GPU on older releases; this reads the wheel's own string
+        # get_arch_list() is empty without a GPU on older releases; this is the wheel's own string
         facts["arch_flags"] = (torch._C._cuda_getArchFlags() or "").split()
         facts["cudnn"] = torch.backends.cudnn.version()
         facts["nccl"] = list(torch.cuda.nccl.version())

@@ -1,0 +1,45 @@
+# Two commands do all the set-up: `make quickstart` to use gpuenv, `make test` to work on it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+
+.PHONY: help quickstart test lint format bench docs clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(BIN)/gpuenv: pyproject.toml
+	@scripts/make-venv.sh "$(PYTHON)" "$(VENV)" -e .
+
+$(VENV)/.dev: pyproject.toml
+	@scripts/make-venv.sh "$(PYTHON)" "$(VENV)" -e . --group dev
+	@touch $@
+
+quickstart: $(BIN)/gpuenv ## Install gpuenv, find or start an engine, build an image for this host and prove it
+	@scripts/quickstart.sh "$(BIN)/gpuenv"
+
+test: $(VENV)/.dev ## Run every test: unit, golden, contract, engine, browser, ssh
+	@scripts/install-test-tools.sh
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev ## Check style, types and the Dockerfiles
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev ## Put the code into its one form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev ## Run the benchmarks side by side and write docs/benchmarks.md
+	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.dev ## Regenerate the tables in README.md and docs/
+	$(BIN)/python scripts/update_docs.py
+
+clean: ## Remove what the other targets made here (images and containers stay)
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
