@@ -87,6 +87,11 @@ class CheckResult:
         reason: The skip reason; set exactly when the status is ``skip``.
         why: The likely cause, in words.
         blocked_by: The id of the failed check that made this one meaningless.
+        suspects: Ids of checks that explain this one when they found something themselves, the
+            likeliest first: a failed all-reduce whose text speaks of shared memory names
+            ``shm.size``. The diagnosis folds this result under the first that warned or failed.
+        numbers: Measured values for curves, gauges and thresholds, JSON-ready: what was measured,
+            its unit, the threshold it was held against and where that threshold comes from.
     """
 
     id: str
@@ -100,6 +105,8 @@ class CheckResult:
     alternatives: tuple[str, ...] = ()
     confidence: Confidence = "certain"
     blocked_by: str = ""
+    suspects: tuple[str, ...] = ()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
 
 
 ProbeStatus: TypeAlias = Literal["ok", "error", "timeout", "crashed", "garbage", "skipped"]
@@ -110,7 +117,7 @@ class ProbeRun:
     """One probe's answer, or how it failed to give one.
 
     Attributes:
-        facts: JSON-ready values; empty unless the status is ``ok``.
+        facts: JSON-ready values. Of a probe that crashed or hung: what it had told before.
         error: What went wrong, with the signal or exit code.
         duration_s: Wall time in seconds.
     """
@@ -127,13 +134,18 @@ class Facts:
 
     Attributes:
         where: Kind of place and how it was reached: ``{"kind": "host" | "container" | "image" |
-            "python" | "wsl" | "k8s", "target": ...}``.
-        probes: By probe name, ``host.pci``, ``host.nvml``, ``torch.static``, ``torch.autograd``...
+            "python" | "file", "target": ...}``.
+        asked: What the user asked for, as far as checks depend on it: ``{"level": 1,
+            "require": ["gpu"], "expect_gpus": 8}``.
+        probes: By probe name; :mod:`gpuenv.checks.probes` lists the names and their keys.
+        complete: False when the probing was cut short (Ctrl-C, a stream that broke off).
     """
 
     schema_version: str = "1"
     where: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
     probes: Mapping[str, ProbeRun] = field(default_factory=dict)
+    complete: bool = True
 
     def get(self, probe: str) -> Mapping[str, Any] | None:
         """Return what a probe found, or ``None`` when it did not run or did not answer."""
@@ -147,9 +159,10 @@ class Check:
 
     Attributes:
         run: Facts to results; more than one where there are several subjects, none never.
-        needs: Probes whose facts it reads. When one of them failed the check is an ``error``, when
-            none ran it is a ``skip``; ``run`` is not called.
+        needs: Probes whose facts it reads. Where one of them did not run or did not answer the
+            check is a ``skip`` and ``run`` is not called; the dead probe itself is one ``error``.
         after: Ids of checks that must not have failed; else this one is ``skip(blocked)``.
+        uses: Probes it also reads where they answered; their absence changes nothing.
         provides: The ``--require`` words it answers to: ``gpu``, ``nccl``, ``compile``.
         explanation: Several paragraphs for ``gpuenv explain``: what, why it matters, what else.
     """
@@ -159,6 +172,51 @@ class Check:
     level: Level
     run: Callable[[Facts], tuple[CheckResult, ...]]
     needs: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
     provides: tuple[str, ...] = ()
     explanation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One primary cause and what follows from it.
+
+    Attributes:
+        result: The finding that explains the others: its evidence, fixes and confidence.
+        consequences: Findings that would go away with it, in catalogue order.
+    """
+
+    result: CheckResult
+    consequences: tuple[CheckResult, ...] = ()
+
+
+Verdict: TypeAlias = Literal["pass", "warn", "fail", "undiagnosed", "nothing-to-diagnose"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What the doctor says in the end; every report format shows this one value.
+
+    Attributes:
+        verdict: ``undiagnosed`` when something required was skipped or errored,
+            ``nothing-to-diagnose`` when there is neither a GPU nor a torch to look at.
+        headline: ``1 cause, 4 consequences, 61 passed, 9 skipped``.
+        causes: Failures first, then errors, then warnings; the primary one is ``causes[0]``.
+        results: All results in catalogue order, consequences included.
+        unmet: The ``--require`` words that could not be confirmed.
+        timings_s: Wall time by probe, in seconds.
+        exit_code: 0, 1, 3 or 130, as in :mod:`gpuenv.errors`.
+    """
+
+    verdict: Verdict
+    headline: str
+    causes: tuple[Cause, ...] = ()
+    results: tuple[CheckResult, ...] = ()
+    counts: Mapping[Status, int] = field(default_factory=dict)
+    where: Mapping[str, Any] = field(default_factory=dict)
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    unmet: tuple[str, ...] = ()
+    timings_s: Mapping[str, float] = field(default_factory=dict)
+    interrupted: bool = False
+    exit_code: int = 0

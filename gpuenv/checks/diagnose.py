@@ -1,0 +1,197 @@
+"""From results to the one cause: run checks, fold consequences, decide verdict and exit code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from gpuenv.checks.model import Cause, CheckResult, Diagnosis, Evidence, Level, Status
+from gpuenv.errors import (
+    EXIT_CHECK_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_NOT_DIAGNOSED,
+    EXIT_OK,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from gpuenv.checks.model import Check, Facts, SkipReason, Verdict
+
+_BAD = (Status.FAIL, Status.ERROR, Status.WARN)
+_SETTLED = (Status.PASS, Status.INFO, Status.WARN)
+
+EXPLAINS: Mapping[str, tuple[str, ...]] = {}
+"""A failing check, and the ids (or ``fnmatch`` patterns) of what its failure explains."""
+
+
+PROBE_CHECK = "run.probe"
+"""The id under which a probe that crashed, hung or talked nonsense is reported."""
+
+_DIED = {
+    "timeout": "did not answer in time",
+    "crashed": "crashed",
+    "garbage": "gave an unreadable answer",
+    "error": "failed",
+}
+
+
+def run_checks(facts: Facts, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
+    """Run the checks in order; a check behind a failed one, or without facts, is not run."""
+    level = Level(int(facts.asked.get("level", Level.DEEP)))
+    failed: set[str] = set()
+    results = list(_dead_probes(facts))
+    for check in checks:
+        found = _skip_for(facts, check, level, failed) or check.run(facts)
+        results.extend(found)
+        if any(_stops(result) for result in found):
+            failed.add(check.id)
+    return tuple(results)
+
+
+def _dead_probes(facts: Facts) -> Iterator[CheckResult]:
+    for name, run in facts.probes.items():
+        if run.status in _DIED:
+            yield CheckResult(
+                id=PROBE_CHECK,
+                subject=name,
+                status=Status.ERROR,
+                summary=f"the probe {name} {_DIED[run.status]}: {run.error}".rstrip(": "),
+                evidence=(Evidence(source=f"probe {name}", value=run.error or run.status),),
+            )
+
+
+def _stops(result: CheckResult) -> bool:
+    return result.status in (Status.FAIL, Status.ERROR) or result.reason == "blocked"
+
+
+def _skip_for(
+    facts: Facts, check: Check, level: Level, failed: set[str]
+) -> tuple[CheckResult, ...]:
+    """Return why a check is not run, nothing when it is."""
+
+    def skip(reason: SkipReason, summary: str, blocked_by: str = "") -> tuple[CheckResult, ...]:
+        return (
+            CheckResult(
+                id=check.id,
+                status=Status.SKIP,
+                summary=summary,
+                reason=reason,
+                blocked_by=blocked_by,
+            ),
+        )
+
+    if check.level > level:
+        return skip("level", f"needs --level {check.level.name.lower()}")
+    for parent in check.after:
+        if parent in failed:
+            return skip("blocked", f"not looked at: {parent} failed", parent)
+    for name in check.needs:
+        run = facts.probes.get(name)
+        if run is None or run.status == "skipped":
+            why = run.error if run is not None and run.error else "was not run"
+            return skip("not-probed", f"the probe {name}: {why}")
+        if run.status != "ok":
+            return skip("blocked", f"the probe {name} {_DIED[run.status]}", PROBE_CHECK)
+    return ()
+
+
+def fold(results: Iterable[CheckResult]) -> tuple[Cause, ...]:
+    """Put every finding below the one that explains it; what nothing explains is a cause."""
+    bad = [result for result in results if result.status in _BAD]
+    parents = {index: _parent(index, bad) for index in range(len(bad))}
+    children: dict[int, list[CheckResult]] = {}
+    roots: list[int] = []
+    for index, result in enumerate(bad):
+        root = _root(index, parents)
+        if root == index:
+            roots.append(index)
+        else:
+            children.setdefault(root, []).append(result)
+    causes = [
+        Cause(result=bad[index], consequences=tuple(children.get(index, ()))) for index in roots
+    ]
+    return tuple(sorted(causes, key=_rank))
+
+
+def _parent(index: int, bad: Sequence[CheckResult]) -> int | None:
+    child = bad[index]
+    for suspect in child.suspects:
+        for other, result in enumerate(bad):
+            if other != index and fnmatchcase(result.id, suspect):
+                return other
+    for other, result in enumerate(bad):
+        if other == index or result.status is Status.WARN:
+            continue
+        if any(fnmatchcase(child.id, pattern) for pattern in EXPLAINS.get(result.id, ())):
+            return other
+    return None
+
+
+def _root(index: int, parents: Mapping[int, int | None]) -> int:
+    seen = {index}
+    while (parent := parents[index]) is not None and parent not in seen:
+        seen.add(parent)
+        index = parent
+    return index
+
+
+def _rank(cause: Cause) -> tuple[int, int]:
+    worst = min(_BAD.index(result.status) for result in (cause.result, *cause.consequences))
+    return worst, -len(cause.consequences)
+
+
+def diagnose(facts: Facts, checks: Sequence[Check], *, strict: bool = False) -> Diagnosis:
+    """Run the checks on the facts and say what is wrong, why, and how sure that is."""
+    results = run_checks(facts, checks)
+    causes = fold(results)
+    counts = Counter(result.status for result in results)
+    require = tuple(str(word) for word in facts.asked.get("require", ()))
+    unmet = tuple(word for word in require if not _is_met(word, results, checks))
+    failed = counts[Status.FAIL] or (strict and counts[Status.WARN])
+    verdict: Verdict
+    if failed:
+        verdict, exit_code = "fail", EXIT_CHECK_FAILED
+    elif unmet:
+        verdict, exit_code = "undiagnosed", EXIT_NOT_DIAGNOSED
+    elif counts[Status.WARN] or counts[Status.ERROR]:
+        verdict, exit_code = "warn", EXIT_OK
+    else:
+        verdict, exit_code = "pass", EXIT_OK
+    return Diagnosis(
+        verdict=verdict,
+        headline=_headline(causes, counts),
+        causes=causes,
+        results=results,
+        counts=dict(counts),
+        where=facts.where,
+        asked=facts.asked,
+        unmet=unmet,
+        timings_s={name: run.duration_s for name, run in facts.probes.items()},
+        interrupted=not facts.complete,
+        exit_code=exit_code if facts.complete else EXIT_INTERRUPTED,
+    )
+
+
+def _is_met(word: str, results: Sequence[CheckResult], checks: Sequence[Check]) -> bool:
+    ids = {check.id for check in checks if word in check.provides}
+    mine = [result.status for result in results if result.id in ids]
+    return any(status in _SETTLED for status in mine) and Status.ERROR not in mine
+
+
+def _headline(causes: Sequence[Cause], counts: Mapping[Status, int]) -> str:
+    def number(count: int, word: str) -> str:
+        return f"{count} {word}{'' if count == 1 else 's'}"
+
+    parts = []
+    if causes:
+        parts.append(number(len(causes), "cause"))
+        folded = sum(len(cause.consequences) for cause in causes)
+        if folded:
+            parts.append(number(folded, "consequence"))
+    parts.append(f"{counts.get(Status.PASS, 0)} passed")
+    parts.append(f"{counts.get(Status.SKIP, 0)} skipped")
+    if counts.get(Status.ERROR, 0):
+        parts.append(number(counts[Status.ERROR], "error"))
+    return ", ".join(parts)

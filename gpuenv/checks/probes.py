@@ -1,0 +1,65 @@
+"""Which probes exist, how deep they go, and how long and how large each may get.
+
+A probe is a function in a file of :mod:`gpuenv.probes`. Probes that share a file share a process
+(one ``import torch`` serves several); when that process dies, the probe that had begun is blamed
+and the rest run again in a new one. What each probe's facts hold is written at the head of its
+file; ``docs/doctor.md`` has the list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuenv.checks.model import Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSpec:
+    """One probe of the catalogue.
+
+    Attributes:
+        name: What its facts are filed under, ``host.pci``.
+        module: The file below ``gpuenv/probes``, without ``.py``.
+        timeout_s: From the moment it begins; importing what its file needs counts with the first.
+        memory_mib: Resident memory of its processes, sampled; beyond it they are killed.
+        environment: True when it must see the Python environment in question (site-packages,
+            ``PYTHONPATH``); the others run with the bare standard library, which starts faster.
+        alone: True when it loads the GPU or the CPU, so that nothing else may run beside it.
+    """
+
+    name: str
+    module: str
+    level: Level = Level.STATIC
+    timeout_s: float = 5.0
+    memory_mib: int = 512
+    environment: bool = False
+    alone: bool = False
+
+
+STATIC_PROBES = (
+    ProbeSpec(name="host.nvml", module="host_nvml", timeout_s=20.0),
+    ProbeSpec(name="torch.static", module="torch_static", environment=True),
+    ProbeSpec(name="host.cuda", module="host_cuda", timeout_s=20.0),
+    ProbeSpec(name="host.machine", module="host_machine"),
+    ProbeSpec(name="host.pci", module="host_pci"),
+    ProbeSpec(name="host.driver", module="host_driver"),
+    ProbeSpec(name="host.kernel-log", module="host_kernel_log"),
+    ProbeSpec(name="host.nodes", module="host_nodes"),
+    ProbeSpec(name="host.libs", module="host_libs"),
+    ProbeSpec(name="host.toolkit", module="host_toolkit"),
+    ProbeSpec(name="host.engine", module="host_engine"),
+    ProbeSpec(name="host.limits", module="host_limits"),
+    ProbeSpec(name="host.storage", module="host_storage"),
+    ProbeSpec(name="host.user", module="host_user"),
+    ProbeSpec(name="host.env", module="host_env"),
+    ProbeSpec(name="host.network", module="host_network"),
+    ProbeSpec(name="host.toolchain", module="host_toolchain", environment=True),
+)
+
+TORCH_PROBES: tuple[ProbeSpec, ...] = ()
+"""Probes that import torch, in the order they run: light before heavy."""
+
+
+def all_probes() -> tuple[ProbeSpec, ...]:
+    """Return the catalogue of probes in running order."""
+    return (*STATIC_PROBES, *TORCH_PROBES)
