@@ -90,8 +90,12 @@ class CheckResult:
         suspects: Ids of checks that explain this one when they found something themselves, the
             likeliest first: a failed all-reduce whose text speaks of shared memory names
             ``shm.size``. The diagnosis folds this result under the first that warned or failed.
-        numbers: Measured values for curves, gauges and thresholds, JSON-ready: what was measured,
-            its unit, the threshold it was held against and where that threshold comes from.
+        numbers: Measured values for curves, gauges and thresholds, JSON-ready, any of: ``value``,
+            ``unit``, ``floor`` and ``expected`` (what it was held against), ``source`` (of the
+            threshold); ``curve``: ``{"title", "x", "x_unit", "y", "y_unit", "log": True,
+            "expected": 473.0, "series": [{"name": "float32", "points": [[1048576, 12.5], ...]}]}``
+            with x in ascending order; ``bars``: ``{"title", "unit", "floor": 48.0, "expected":
+            55.0, "bars": [["GPU 0", 55.1], ...]}``. The HTML page draws the last two.
     """
 
     id: str
