@@ -14,7 +14,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("versions",),
     ("spec", "state", "resources", "process", "validate"),
-    ("matrix", "index", "config", "render", "checks"),
+    ("matrix", "index", "config", "render", "checks", "verify"),
     ("host", "engine", "report"),
     ("build", "launch", "doctor"),
     ("output", "commands", "cli", "__main__"),
