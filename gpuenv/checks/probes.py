@@ -56,7 +56,47 @@ STATIC_PROBES = (
     ProbeSpec(name="host.toolchain", module="host_toolchain", environment=True),
 )
 
-TORCH_PROBES: tuple[ProbeSpec, ...] = ()
+
+def _torch(
+    module: str, *names: str, level: Level, timeout_s: float = 60.0, memory_mib: int = 16384
+) -> tuple[ProbeSpec, ...]:
+    """Return the probes of one file that imports torch; each file loads the machine by itself.
+
+    A cold ``import torch`` from a network disk takes a minute, hence the patience of the first.
+    """
+    return tuple(
+        ProbeSpec(
+            name=f"torch.{name}",
+            module=module,
+            level=level,
+            timeout_s=max(timeout_s, 150.0) if number == 0 else timeout_s,
+            memory_mib=memory_mib,
+            environment=True,
+            alone=True,
+        )
+        for number, name in enumerate(names)
+    )
+
+
+TORCH_PROBES = (
+    *_torch(
+        "torch_quick",
+        "import",
+        "cuda",
+        "devices",
+        "kernel",
+        "matmul",
+        "autograd",
+        "accumulation",
+        "tf32",
+        "cudnn",
+        "step",
+        "nccl-versions",
+        "libraries",
+        "allreduce-1p",
+        level=Level.QUICK,
+    ),
+)
 """Probes that import torch, in the order they run: light before heavy."""
 
 
