@@ -271,7 +271,8 @@ class Redactor:
 
     def _learn_home(self, home: str) -> None:
         home = home.rstrip("/")
-        if home.count("/") >= 2 and not home.startswith(("/proc", "/tmp", "/var/empty")):  # noqa: S108 - a prefix to compare
+        parts = home.split("/")
+        if any(parts[:-1]) and parts[1] not in {"proc", "tmp", "var", "dev"}:
             self._known.setdefault(home, "~")
             self._learn_name(home.rsplit("/", 1)[1], "<user>")
 
@@ -293,8 +294,8 @@ class Redactor:
     # How values are walked.
 
     def _walk(self, value: Any, *, key: str) -> Any:
-        if isinstance(value, str):
-            return value if key in _VERBATIM_FIELDS and type(value) is not str else self.text(value)
+        if isinstance(value, str) and type(value) is str:  # an enum member stays what it is
+            return self.text(value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             changes = {
                 item.name: self._walk(getattr(value, item.name), key=item.name)
@@ -309,10 +310,8 @@ class Redactor:
                 (self.text(name) if isinstance(name, str) else name): self._entry(name, inner)
                 for name, inner in value.items()
             }
-        if isinstance(value, tuple):
-            return tuple(self._walk(inner, key=key) for inner in value)
-        if isinstance(value, list):
-            return [self._walk(inner, key=key) for inner in value]
+        if isinstance(value, (tuple, list)):
+            return type(value)(self._walk(inner, key=key) for inner in value)
         return value
 
     def _entry(self, name: Any, value: Any) -> Any:

@@ -1,0 +1,169 @@
+"""Text that comes from outside, made safe to show, and the words all formats share."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from gpuenv.checks.model import Level, Status
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuenv.checks.model import CheckResult, Side, Verdict
+
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # terminal control
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction overrides, which hide text
+    "\ud800-\udfff\ufffe\uffff]"  # not characters at all
+)
+
+
+def printable(text: str) -> str:
+    r"""Return text with control characters and direction overrides spelt out (``\x1b``).
+
+    What a program inside a container printed must not move the cursor, colour or reorder the
+    report. Newlines and tabs stay; a carriage return before a newline goes.
+    """
+    return _UNSAFE.sub(_spelt, text.replace("\r\n", "\n"))
+
+
+def one_line(text: str) -> str:
+    """Return printable text with every run of white space made one space."""
+    return " ".join(printable(text).split())
+
+
+def _spelt(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{code:04x}"  # noqa: PLR2004 - one byte
+
+
+VERDICTS: dict[Verdict, str] = {
+    "pass": "PASS",
+    "warn": "PASS WITH WARNINGS",
+    "fail": "FAIL",
+    "undiagnosed": "NOT DIAGNOSED",
+    "nothing-to-diagnose": "NOTHING TO DIAGNOSE",
+}
+
+_STATUS_WORDS: dict[Status, tuple[str, str]] = {
+    Status.PASS: ("passed", "passed"),
+    Status.INFO: ("noted", "noted"),
+    Status.WARN: ("warning", "warnings"),
+    Status.FAIL: ("failed", "failed"),
+    Status.ERROR: ("error", "errors"),
+    Status.SKIP: ("skipped", "skipped"),
+}
+
+_ON_SIDE: dict[Side, str] = {
+    "host": "on the host",
+    "container": "when starting the container",
+    "image": "in the image",
+    "engine": "in the engine's settings",
+    "project": "in your project",
+}
+
+SKIP_REASONS: dict[str, str] = {
+    "no-gpu": "no GPU here",
+    "no-torch": "no torch here",
+    "needs-root": "needs root",
+    "not-applicable": "does not apply here",
+    "level": "belongs to a deeper level",
+    "busy": "the GPU is in use",
+    "unsupported-by-driver": "the driver does not tell",
+    "blocked": "blocked by a failed check",
+    "not-probed": "was not probed",
+    "offline": "needs the network",
+    "single-gpu": "needs more than one GPU",
+}
+
+_GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("driver", "Driver and GPUs", ("host",)),
+    ("container", "Container runtime", ("ctk", "cdi", "cgroup", "ctr", "wsl", "k8s", "image")),
+    ("torch", "CUDA and torch", ("drv", "torch", "pip", "env", "cuda")),
+    ("visibility", "Visibility and modes", ("vis", "mig", "mode", "mem", "vgpu")),
+    ("hardware", "Hardware health", ("hw",)),
+    ("links", "Links and NCCL", ("topo", "p2p", "shm", "lim", "nccl")),
+    ("numerics", "Numerics and training", ("num",)),
+    ("compile", "Compile toolchain", ("cc",)),
+    ("performance", "Performance", ("perf",)),
+    ("system", "System limits", ("sys",)),
+    ("doctor", "The doctor itself", ("run", "probe")),
+)
+_EXACT_GROUPS = {"cc.mode": "visibility"}  # confidential computing, not the C compiler
+
+GROUP_TITLES: dict[str, str] = {key: title for key, title, _ in _GROUPS}
+
+
+def group_of(check_id: str) -> str:
+    """Return the key of the group a check is shown in."""
+    if check_id in _EXACT_GROUPS:
+        return _EXACT_GROUPS[check_id]
+    first = check_id.split(".", 1)[0]
+    for key, _, prefixes in _GROUPS:
+        if first in prefixes:
+            return key
+    return "doctor"
+
+
+def by_group(results: Sequence[CheckResult]) -> dict[str, list[CheckResult]]:
+    """Return results by group, groups in their fixed order, empty ones left out."""
+    found: dict[str, list[CheckResult]] = {key: [] for key in GROUP_TITLES}
+    for result in results:
+        found[group_of(result.id)].append(result)
+    return {key: members for key, members in found.items() if members}
+
+
+def count_by_status(results: Sequence[CheckResult]) -> dict[Status, int]:
+    """Return how many results have each status, worst first, zeros left out."""
+    order = (Status.FAIL, Status.ERROR, Status.WARN, Status.INFO, Status.PASS, Status.SKIP)
+    counts = {status: sum(result.status is status for result in results) for status in order}
+    return {status: count for status, count in counts.items() if count}
+
+
+def count_words(counts: Mapping[Status, int]) -> str:
+    """Return counts in words: ``1 failed, 2 warnings, 7 passed``."""
+    return ", ".join(
+        f"{count} {_STATUS_WORDS[status][count != 1]}" for status, count in counts.items() if count
+    )
+
+
+def skip_words(results: Sequence[CheckResult]) -> str:
+    """Return why checks were skipped, with numbers, the commonest first; empty when none was."""
+    reasons: dict[str, int] = {}
+    for result in results:
+        if result.status is Status.SKIP:
+            words = skip_reason(result)
+            reasons[words] = reasons.get(words, 0) + 1
+    ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{words} ({count})" for words, count in ordered)
+
+
+def skip_reason(result: CheckResult) -> str:
+    """Return the reason of a skip in words."""
+    return SKIP_REASONS.get(str(result.reason), str(result.reason))
+
+
+def on_side(side: Side) -> str:
+    """Return where a fix has to be done, in words."""
+    return _ON_SIDE.get(side, f"on the {side}")
+
+
+def name_of(result: CheckResult) -> str:
+    """Return the id, with the subject where there are several: ``hw.ecc [GPU 0]``."""
+    return f"{result.id} [{one_line(result.subject)}]" if result.subject else result.id
+
+
+def place_of(where: Mapping[str, object]) -> str:
+    """Return where the facts are from, in words: ``image localhost/gpuenv/train``."""
+    kind = str(where.get("kind") or "unknown place")
+    target = one_line(str(where.get("target") or ""))
+    words = {"host": "this host", "python": "Python"}.get(kind, kind)
+    return f"{words} {target}" if target and kind != "host" else words
+
+
+def level_name(asked: Mapping[str, object]) -> str:
+    """Return the level that was asked for, empty where the facts do not say a known one."""
+    level = asked.get("level")
+    known = {int(each): each.name.lower() for each in Level}
+    return known.get(level, "") if isinstance(level, int) else ""

@@ -1,0 +1,293 @@
+"""Reports of places that are well, broken, without a GPU, and hostile, for the report tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gpuenv.checks.model import (
+    Cause,
+    CheckResult,
+    Diagnosis,
+    Evidence,
+    Facts,
+    Fix,
+    ProbeRun,
+    Status,
+)
+from gpuenv.report.report import Report
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CREATED = "2026-12-01T12:00:00Z"
+_HEALTHY_WORDS = """
+    host.gpu.pci host.gpu.count host.smi.err host.driver.bound host.driver.module host.driver.match
+    host.driver.twolibs host.uvm host.nodes host.secureboot host.persistence host.rlimit.nofile
+    host.fabricmanager ctk.installed ctk.runtime ctk.config cdi.spec ctk.libs ctk.require
+    cgroup.lost cgroup.risk ctr.uid torch.present torch.cpu_build drv.cuda drv.compat torch.arch
+    torch.kernel torch.libs torch.cudnn torch.nccl.which torch.nccl.dup pip.conflicts env.ldpath
+    vis.cvd vis.nvd vis.order mig.state mode.compute mem.free hw.remap hw.ecc hw.xid hw.nvlink
+    topo.matrix topo.acs shm.size shm.exec lim.memlock nccl.env nccl.version nccl.allreduce.mp
+    num.matmul num.autograd num.accum num.step cc.gcc cc.pyh cc.ptxas cc.tmp sys.disk sys.inotify
+    sys.fd sys.cpu sys.mem sys.pid
+"""
+_HEALTHY_IDS = _HEALTHY_WORDS.split()
+
+
+def diagnosis_of(
+    *results: CheckResult, causes: tuple[Cause, ...] = (), **more: object
+) -> Diagnosis:
+    counts = Counter(result.status for result in results)
+    failed = counts[Status.FAIL]
+    values: dict[str, object] = {
+        "verdict": "fail" if failed else "warn" if counts[Status.WARN] else "pass",
+        "headline": f"{len(causes)} causes, {counts[Status.PASS]} passed",
+        "causes": causes,
+        "results": results,
+        "counts": dict(counts),
+        "where": {"kind": "host", "target": ""},
+        "asked": {"level": 1, "require": []},
+        "exit_code": 1 if failed else 0,
+    }
+    return Diagnosis(**{**values, **more})  # type: ignore[arg-type]
+
+
+def report_of(
+    diagnosis: Diagnosis,
+    facts: Facts | None = None,
+    *,
+    provides: Mapping[str, tuple[str, ...]] | None = None,
+    strict: bool = False,
+) -> Report:
+    return Report(
+        diagnosis=diagnosis,
+        facts=facts if facts is not None else Facts(where={"kind": "host"}),
+        titles={"host.driver.match": "Driver library equals kernel module"},
+        provides=provides or {},
+        strict=strict,
+        created=CREATED,
+        gpuenv_version="1.2.3",
+    )
+
+
+def healthy() -> Report:
+    results = [
+        CheckResult(id=name, status=Status.PASS, summary="as it should be")
+        for name in _HEALTHY_IDS
+        if name not in {"host.fabricmanager", "hw.xid"}
+    ]
+    results += [
+        CheckResult(
+            id="host.fabricmanager",
+            status=Status.SKIP,
+            reason="not-applicable",
+            summary="no NVSwitch in this machine",
+        ),
+        CheckResult(
+            id="hw.xid", status=Status.SKIP, reason="needs-root", summary="the kernel log is closed"
+        ),
+        CheckResult(
+            id="drv.cuda", status=Status.INFO, summary="driver CUDA 13.0 runs the CUDA 12.8 wheel"
+        ),
+    ]
+    return report_of(diagnosis_of(*results, timings_s={"host.nvml": 0.4, "torch.kernel": 2.25}))
+
+
+MISMATCH = CheckResult(
+    id="host.driver.match",
+    status=Status.FAIL,
+    summary="the driver library is 580.65.06, the loaded kernel module 575.57.08",
+    why="the driver package was upgraded under a running kernel module, often by unattended "
+    "upgrades; library and module must be of exactly the same release",
+    evidence=(
+        Evidence(source="/proc/driver/nvidia/version", value="575.57.08"),
+        Evidence(source="libnvidia-ml.so.1", value="580.65.06"),
+        Evidence(source="nvmlInit", value="18 (driver/library version mismatch)"),
+    ),
+    fixes=(
+        Fix(
+            side="host",
+            text="stop what uses the GPUs and load the new module",
+            command="sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia"
+            " && sudo nvidia-modprobe -u -c=0",
+        ),
+        Fix(side="host", text="or restart the machine", command="sudo reboot"),
+    ),
+    alternatives=("a container image that carries its own copy of the driver libraries",),
+)
+NVML = CheckResult(
+    id="host.nvml.init",
+    status=Status.FAIL,
+    summary="NVML does not start: driver/library version mismatch",
+)
+KERNEL = CheckResult(
+    id="torch.kernel",
+    status=Status.SKIP,
+    reason="blocked",
+    blocked_by="host.driver.match",
+    summary="not looked at: host.driver.match failed",
+)
+SHM = CheckResult(
+    id="shm.size",
+    status=Status.WARN,
+    summary="/dev/shm has 64 MiB",
+    evidence=(Evidence(source="statvfs /dev/shm", value="67108864"),),
+    fixes=(
+        Fix(
+            side="container",
+            text="start it with more shared memory",
+            command="docker run --shm-size=8g ...",
+        ),
+    ),
+    confidence="likely",
+)
+CRASH = CheckResult(
+    id="run.probe",
+    subject="torch.kernel",
+    status=Status.ERROR,
+    summary="the probe torch.kernel crashed: signal 11",
+)
+
+
+def faulty() -> Report:
+    passed = [
+        CheckResult(id=name, status=Status.PASS, summary="as it should be")
+        for name in _HEALTHY_IDS[6:20]
+    ]
+    return report_of(
+        diagnosis_of(
+            MISMATCH, NVML, KERNEL, SHM, *passed,
+            causes=(Cause(result=MISMATCH, consequences=(NVML,)), Cause(result=SHM)),
+            where={"kind": "container", "target": "train"},
+            headline="2 causes, 1 consequence, 14 passed, 1 skipped",
+        )
+    )  # fmt: skip
+
+
+def undiagnosed() -> Report:
+    skip = CheckResult(
+        id="host.gpu.pci", status=Status.SKIP, reason="no-gpu", summary="no NVIDIA GPU here"
+    )
+    return report_of(
+        diagnosis_of(
+            skip, CRASH,
+            causes=(Cause(result=CRASH),),
+            verdict="undiagnosed",
+            unmet=("gpu",),
+            asked={"level": 0, "require": ["gpu"]},
+            exit_code=3,
+        )
+    )  # fmt: skip
+
+
+def nothing() -> Report:
+    skip = CheckResult(
+        id="host.gpu.pci", status=Status.SKIP, reason="no-gpu", summary="no NVIDIA GPU here"
+    )
+    return report_of(diagnosis_of(skip, verdict="nothing-to-diagnose"))
+
+
+HOSTILE = (
+    "</pre><script>alert(1)</script> <!-- ]]> & \" ' \x00\x1b[31mred\x1b[0m \x08 \ud800 \u202eoops "
+    "%0A::error::pwned \r\n::warning file=x::y, a:b | `c` {{d}} <img src=x onerror=alert(1)>"
+)
+
+
+def hostile() -> Report:
+    bad = CheckResult(
+        id="torch.libs",
+        subject=HOSTILE,
+        status=Status.FAIL,
+        summary=HOSTILE,
+        why=HOSTILE,
+        evidence=(Evidence(source=HOSTILE, value=HOSTILE),),
+        fixes=(Fix(side="image", text=HOSTILE, command=HOSTILE),),
+        alternatives=(HOSTILE,),
+        numbers={HOSTILE: [HOSTILE, float("nan"), float("inf")]},
+    )
+    skip = CheckResult(id="hw.xid", status=Status.SKIP, reason="needs-root", summary=HOSTILE)
+    error = CheckResult(id="run.probe", subject=HOSTILE, status=Status.ERROR, summary=HOSTILE)
+    warn = CheckResult(id="shm.size", status=Status.WARN, summary=HOSTILE)
+    facts = Facts(
+        where={"kind": "image", "target": HOSTILE},
+        probes={
+            HOSTILE: ProbeRun(status="ok", facts={HOSTILE: [HOSTILE, float("nan")]}),
+            "host.env": ProbeRun(status="garbage", error=HOSTILE),
+        },
+    )
+    return report_of(
+        diagnosis_of(
+            bad, skip, error, warn,
+            causes=(Cause(result=bad, consequences=(error,)), Cause(result=warn)),
+            headline=HOSTILE,
+            where=facts.where,
+            timings_s={HOSTILE: 1.0},
+        ),
+        facts,
+    )  # fmt: skip
+
+
+CANARIES = (
+    "mallory", "zeus17", "acme-internal", "10.77.3.99", "8a2e:370:7334", "0c:42:a1:9f:00:13",
+    "1653921035123", "3f9a1c22", "hunter2", "hf_canarycanary", "mallory@", "sekritvalue",
+)  # fmt: skip
+"""Private values planted by :func:`with_canaries`; none may be in any output."""
+
+_PRIVATE = (
+    "mallory on zeus17.acme-internal.example.net at 10.77.3.99 and 2001:db8:85a3::8a2e:370:7334, "
+    "ether 0c:42:a1:9f:00:13, serial 1653921035123, GPU-3f9a1c22-7b1d-4c55-9e10-0a1b2c3d4e5f, "
+    "/home/mallory/run.py, https://bob:hunter2@pypi.org/simple?token=hunter2, "
+    "HF_TOKEN=hf_canarycanary, mallory@acme-internal.example.net, ACME_THING=sekritvalue"
+)
+
+
+def canary_facts() -> Facts:
+    """Return facts with every kind of private value in them."""
+    return Facts(
+        where={"kind": "image", "target": "registry.acme-internal.net:5000/mallory/train"},
+        probes={
+            "host.machine": ProbeRun(
+                status="ok",
+                facts={
+                    "hostname": "zeus17.acme-internal.example.net",
+                    "user": "mallory",
+                    "home": "/home/mallory",
+                    "note": _PRIVATE,
+                },
+            ),
+            "host.nvml": ProbeRun(
+                status="ok",
+                facts={
+                    "gpus": [
+                        {
+                            "serial": "1653921035123",
+                            "uuid": "GPU-3f9a1c22-7b1d-4c55-9e10-0a1b2c3d4e5f",
+                        }
+                    ]
+                },
+            ),
+            "host.env": ProbeRun(
+                status="ok", facts={"env": {"ACME_THING": "sekritvalue", "NCCL_DEBUG": "INFO"}}
+            ),
+            "torch.kernel": ProbeRun(status="crashed", error=_PRIVATE),
+        },
+    )
+
+
+def canary_diagnosis() -> Diagnosis:
+    """Return a diagnosis with the same values in every text."""
+    bad = CheckResult(
+        id="torch.libs",
+        subject=_PRIVATE,
+        status=Status.FAIL,
+        summary=_PRIVATE,
+        why=_PRIVATE,
+        evidence=(Evidence(source=_PRIVATE, value=_PRIVATE),),
+        fixes=(Fix(side="host", text=_PRIVATE, command=_PRIVATE),),
+        alternatives=(_PRIVATE,),
+        numbers={"note": _PRIVATE},
+    )
+    return diagnosis_of(
+        bad, causes=(Cause(result=bad),), where=canary_facts().where, asked={"note": _PRIVATE}
+    )
