@@ -1,0 +1,524 @@
+"""Find the engine the user means, and say exactly why when it cannot be used.
+
+Where no address is given, the first of these decides: ``GPUENV_ENGINE``, ``DOCKER_HOST``, the
+Docker context (``DOCKER_CONTEXT``, then the one chosen in Docker's configuration). Without any of
+them these sockets are tried in turn: ``/var/run/docker.sock``, the rootless one in
+``XDG_RUNTIME_DIR``, Docker Desktop's in the home folder, and the engine that ``gpuenv engine up``
+started. No ``docker`` program is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from gpuenv.engine import errors as e
+from gpuenv.engine.capabilities import EngineVersion
+from gpuenv.state import state_dir
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Mapping
+
+    from gpuenv.engine.docker import DockerEngine
+    from gpuenv.errors import EngineUnavailableError
+
+PRIVATE = "private"
+_DEFAULT_SOCKET = "/var/run/docker.sock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsFiles:
+    """Certificates for an engine on TCP; ``ca`` ``None`` trusts what the system trusts."""
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineAddress:
+    """Where an engine should be, and who said so.
+
+    Attributes:
+        url: ``unix:///PATH``, ``tcp://HOST:PORT`` or ``ssh://HOST``.
+        found_via: ``--engine``, ``DOCKER_HOST``, ``context work``, ``default socket``.
+    """
+
+    url: str
+    found_via: str
+    tls: TlsFiles | None = None
+
+
+class ForwardedSocket(Protocol):
+    """A remote engine's socket, made reachable on this host."""
+
+    path: str
+
+    def close(self) -> None:
+        """End the forwarding."""
+        ...
+
+
+def find_addresses(target: str | None, environ: Mapping[str, str]) -> tuple[EngineAddress, ...]:
+    """Return the addresses to try, in order; one only where the user named it.
+
+    Args:
+        target: A URL, the path of a socket, ``private``, or the name of a Docker context.
+        environ: Where the variables and the home folder are looked up.
+    """
+    for value, origin in (
+        (target, "--engine"),
+        (environ.get("GPUENV_ENGINE"), "GPUENV_ENGINE"),
+    ):
+        if value:
+            return (_named(value, origin, environ),)
+    if environ.get("DOCKER_HOST"):
+        return (
+            EngineAddress(
+                url=_checked_url(environ["DOCKER_HOST"], "DOCKER_HOST"),
+                found_via="DOCKER_HOST",
+                tls=_environment_tls(environ),
+            ),
+        )
+    context = environ.get("DOCKER_CONTEXT") or _current_context(environ)
+    if context and context != "default":
+        return (_context(context, environ),)
+    sockets = [(_DEFAULT_SOCKET, "default socket")]
+    if environ.get("XDG_RUNTIME_DIR"):
+        sockets.append((f"{environ['XDG_RUNTIME_DIR']}/docker.sock", "rootless socket"))
+    if environ.get("HOME"):
+        sockets.append((f"{environ['HOME']}/.docker/run/docker.sock", "Docker Desktop"))
+    if private := private_socket(environ):
+        sockets.append((private, "gpuenv engine up"))
+    return tuple(EngineAddress(url=f"unix://{path}", found_via=via) for path, via in sockets)
+
+
+def private_socket(environ: Mapping[str, str]) -> str | None:
+    """Return the socket of the engine that ``gpuenv engine up`` started, if it left a record."""
+    record = state_dir(environ) / "engine" / "engine.json"
+    try:
+        return str(json.loads(record.read_text("utf-8"))["socket"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _named(value: str, origin: str, environ: Mapping[str, str]) -> EngineAddress:
+    if value == PRIVATE:
+        path = private_socket(environ)
+        if path is None:
+            raise e.EngineSocketMissingError(
+                "gpuenv runs no engine of its own",
+                why=f"{origin} says {PRIVATE}, and there is no record of one",
+                fix="start it with gpuenv engine up",
+            )
+        return EngineAddress(url=f"unix://{path}", found_via="gpuenv engine up")
+    if value.startswith("/"):
+        return EngineAddress(url=f"unix://{value}", found_via=origin)
+    if "://" in value:
+        return EngineAddress(
+            url=_checked_url(value, origin), found_via=origin, tls=_environment_tls(environ)
+        )
+    return _context(value, environ)
+
+
+def _checked_url(url: str, origin: str) -> str:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as exc:
+        raise e.EngineAddressError(
+            f"{origin} is not an address: {url}", why=str(exc), fix="write it like tcp://host:2376"
+        ) from exc
+    if parts.scheme not in {"unix", "tcp", "http", "https", "ssh"}:
+        raise e.EngineAddressError(
+            f"{origin} has a scheme that gpuenv does not speak: {url}",
+            why=f"{parts.scheme or 'none'!r} is none of unix, tcp, ssh",
+            fix="write it like unix:///var/run/docker.sock or tcp://host:2376",
+        )
+    if parts.scheme == "unix":
+        if not parts.path.startswith("/") or parts.netloc:
+            raise e.EngineAddressError(
+                f"{origin} names no socket: {url}",
+                why="the path must be absolute",
+                fix="write it with three slashes: unix:///var/run/docker.sock",
+            )
+        return url
+    if not parts.hostname:
+        raise e.EngineAddressError(
+            f"{origin} names no host: {url}", fix="write it like tcp://host:2376"
+        )
+    if parts.scheme == "ssh":
+        return url
+    return f"tcp://{_bracketed(parts.hostname)}:{port or 2375}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _docker_config(environ: Mapping[str, str]) -> Path | None:
+    if environ.get("DOCKER_CONFIG"):
+        return Path(environ["DOCKER_CONFIG"])
+    return Path(environ["HOME"]) / ".docker" if environ.get("HOME") else None
+
+
+def _current_context(environ: Mapping[str, str]) -> str:
+    folder = _docker_config(environ)
+    if folder is None:
+        return ""
+    try:
+        data = json.loads((folder / "config.json").read_text("utf-8"))
+    except OSError:
+        return ""
+    except ValueError as exc:
+        raise e.EngineContextError(
+            f"{folder / 'config.json'} cannot be read",
+            why=str(exc),
+            fix="mend the file, or name the engine with --engine",
+        ) from exc
+    return str(data.get("currentContext") or "") if isinstance(data, dict) else ""
+
+
+def _context(name: str, environ: Mapping[str, str]) -> EngineAddress:
+    """Return the address of a Docker context: a folder named by the SHA-256 of its name."""
+    if name == "default":
+        return EngineAddress(url=f"unix://{_DEFAULT_SOCKET}", found_via="context default")
+    folder = _docker_config(environ) or Path("/nonexistent")
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    meta = folder / "contexts" / "meta" / digest / "meta.json"
+    try:
+        endpoint = json.loads(meta.read_text("utf-8"))["Endpoints"]["docker"]
+        url = str(endpoint["Host"])
+    except FileNotFoundError as exc:
+        raise e.EngineContextError(
+            f"there is no Docker context {name}",
+            why=f"known: {', '.join(_context_names(folder)) or 'none but default'}",
+            fix="name one of them, or an address like unix:///var/run/docker.sock",
+        ) from exc
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise e.EngineContextError(
+            f"the Docker context {name} is broken",
+            why=f"{meta}: {type(exc).__name__}: {exc}",
+            fix="make it anew with docker context create, or name the engine with --engine",
+        ) from exc
+    tls_folder = folder / "contexts" / "tls" / digest / "docker"
+    tls = None
+    if tls_folder.is_dir() or endpoint.get("SkipTLSVerify"):
+        tls = _tls_in(tls_folder, verify=not endpoint.get("SkipTLSVerify"))
+    return EngineAddress(
+        url=_checked_url(url, f"context {name}"), found_via=f"context {name}", tls=tls
+    )
+
+
+def _context_names(folder: Path) -> list[str]:
+    def name_in(meta: Path) -> str:
+        try:
+            return str(json.loads(meta.read_text("utf-8"))["Name"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    found = {name_in(meta) for meta in (folder / "contexts" / "meta").glob("*/meta.json")}
+    return sorted(found - {""})
+
+
+def _environment_tls(environ: Mapping[str, str]) -> TlsFiles | None:
+    """Return the TLS files by Docker's variables: ``DOCKER_TLS_VERIFY``, ``DOCKER_CERT_PATH``."""
+    verify = bool(environ.get("DOCKER_TLS_VERIFY"))
+    if not verify and not environ.get("DOCKER_TLS"):
+        return None
+    folder = environ.get("DOCKER_CERT_PATH")
+    base = Path(folder) if folder else _docker_config(environ)
+    return _tls_in(base, verify=verify) if base else TlsFiles(verify=verify)
+
+
+def _tls_in(folder: Path, *, verify: bool) -> TlsFiles:
+    def there(name: str) -> Path | None:
+        return folder / name if (folder / name).is_file() else None
+
+    return TlsFiles(ca=there("ca.pem"), cert=there("cert.pem"), key=there("key.pem"), verify=verify)
+
+
+# --- connecting ---------------------------------------------------------------------------------
+
+
+def connect(
+    target: str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    transport: Callable[[str], ForwardedSocket] | None = None,
+    timeout_s: float = 20,
+) -> DockerEngine:
+    """Connect to the engine the user means and ask it once what it can do.
+
+    Args:
+        target: The value of ``--engine``; see :func:`find_addresses`.
+        environ: The process's own by default.
+        transport: Opens ``ssh://`` addresses: forwards the remote socket and returns its local end.
+        timeout_s: How long the first answers may take.
+
+    Raises:
+        EngineUnavailableError: A subclass for each reason; where several sockets were tried, the
+            one that came closest.
+    """
+    environ = os.environ if environ is None else environ
+    addresses = find_addresses(target, environ)
+    failures: list[EngineUnavailableError] = []
+    for address in addresses:
+        try:
+            return _open(address, transport=transport, timeout_s=timeout_s)
+        except (  # noqa: PERF203 - one turn a socket
+            e.EngineSocketMissingError,
+            e.EnginePermissionError,
+            e.EngineNotRunningError,
+        ) as error:
+            failures.append(error)
+    closest = next((f for f in failures if not isinstance(f, e.EngineSocketMissingError)), None)
+    if closest is not None:
+        raise closest
+    if len(failures) == 1:
+        raise failures[0]
+    raise e.EngineSocketMissingError(
+        "no container engine answers",
+        why="there is no socket at " + ", ".join(a.url for a in addresses),
+        fix="start Docker, set DOCKER_HOST, or let gpuenv start one: gpuenv engine up",
+    )
+
+
+def _open(
+    address: EngineAddress,
+    *,
+    transport: Callable[[str], ForwardedSocket] | None,
+    timeout_s: float,
+) -> DockerEngine:
+    url, on_close = address.url, None
+    if url.startswith("ssh://"):
+        if transport is None:
+            raise e.EngineAddressError(
+                f"{url} needs a forwarded socket, and this command cannot make one",
+                fix="forward the remote socket yourself and give its path to --engine",
+            )
+        forwarded = transport(url)
+        url, on_close = f"unix://{forwarded.path}", forwarded.close
+    try:
+        return _handshake(
+            url,
+            tls=address.tls,
+            local=on_close is None and url.startswith("unix://"),
+            on_close=on_close,
+            timeout_s=timeout_s,
+        )
+    except BaseException:
+        if on_close is not None:
+            on_close()
+        raise
+
+
+def _handshake(
+    url: str,
+    *,
+    tls: TlsFiles | None,
+    local: bool,
+    on_close: Callable[[], None] | None,
+    timeout_s: float,
+) -> DockerEngine:
+    from docker import APIClient
+    from docker.errors import DockerException
+
+    from gpuenv.engine import docker as docker_engine
+
+    if url.startswith("unix://"):
+        require_socket(Path(urlsplit(url).path), timeout_s=timeout_s)
+    context = None
+    try:
+        context = _ssl_context(tls)
+        client = APIClient(
+            base_url=url,
+            version=str(docker_engine.OLDEST_API),
+            timeout=math.ceil(timeout_s),
+            tls=_sdk_tls(tls),
+        )
+    except (DockerException, OSError) as exc:
+        raise e.EngineTlsError(
+            f"the certificates for {url} cannot be used",
+            why=str(exc),
+            fix="check DOCKER_CERT_PATH: it holds ca.pem, cert.pem and key.pem",
+        ) from exc
+    try:
+        version = _first_answer(client, url, "/version", timeout_s)
+        spoken = _agree_on_api(version, url)
+        info = _first_answer(client, url, f"/v{spoken}/info", timeout_s)
+        here = local and info.get("Name") == socket.gethostname()
+        capabilities = docker_engine.parse_capabilities(
+            version,
+            info,
+            local=here,
+            rlimit_ceiling=docker_engine.probe_rlimit_ceiling(url) if here else None,
+        )
+    except BaseException:
+        client.close()
+        raise
+    return docker_engine.DockerEngine(
+        client,
+        api=str(spoken),
+        address=url,
+        tls=context,
+        on_close=on_close,
+        capabilities=capabilities,
+    )
+
+
+def _agree_on_api(version: Mapping[str, Any], url: str) -> EngineVersion:
+    """Return the newest API version that both sides speak."""
+    from gpuenv.engine.docker import NEWEST_API, OLDEST_API
+
+    api = EngineVersion.parse(str(version["ApiVersion"]))
+    if api < OLDEST_API:
+        raise e.EngineTooOldError(
+            f"the engine at {url} is too old",
+            why=f"its API is {api}, gpuenv needs {OLDEST_API} (Docker 20.10)",
+            fix="bring Docker up to date",
+        )
+    oldest = EngineVersion.parse(str(version.get("MinAPIVersion") or "1.12"))
+    return max(min(api, NEWEST_API), oldest)
+
+
+def _first_answer(client: Any, url: str, path: str, timeout_s: float) -> dict[str, Any]:
+    import requests
+
+    from gpuenv.engine.sdk import innermost
+
+    text = ""
+    try:
+        response = client.get(f"{client.base_url}{path}", timeout=timeout_s)
+        with response:
+            status, text = response.status_code, response.text
+        if status >= 400:  # noqa: PLR2004 - HTTP
+            raise e.EngineRequestError(f"the engine at {url} refuses to say what it is", why=text)
+        data = json.loads(text)
+    except requests.exceptions.SSLError as exc:
+        raise e.EngineTlsError(
+            f"no secure connection to the engine at {url}",
+            why=innermost(exc),
+            fix="check DOCKER_CERT_PATH and whether the certificate names this host",
+        ) from exc
+    except requests.exceptions.Timeout as exc:
+        raise e.EngineTimeoutError(
+            f"the engine at {url} does not answer",
+            why=f"it took the connection and said nothing for {timeout_s:g} s",
+            fix="see what it is busy with, or restart it",
+        ) from exc
+    except requests.exceptions.RequestException as exc:
+        raise e.EngineNotRunningError(
+            f"no engine answers at {url}",
+            why=innermost(exc),
+            fix="start it, or name another one with --engine",
+        ) from exc
+    except ValueError as exc:
+        raise _foreign(url, text) from exc
+    if not isinstance(data, dict) or (path == "/version" and "ApiVersion" not in data):
+        raise _foreign(url, text)
+    return data
+
+
+def _foreign(url: str, text: str) -> e.NotAnEngineError:
+    return e.NotAnEngineError(
+        f"what answers at {url} is no container engine",
+        why=f"it said {text[:200]!r}",
+        fix="check the address",
+    )
+
+
+def require_socket(path: Path, *, timeout_s: float) -> None:
+    """Connect to a Unix socket once, to learn why it cannot be used if it cannot.
+
+    Raises:
+        EngineUnavailableError: A subclass for each reason.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.settimeout(timeout_s)
+            probe.connect(str(path))
+    except FileNotFoundError as exc:
+        raise e.EngineSocketMissingError(
+            "no container engine answers",
+            why=f"there is no socket {path}",
+            fix="start Docker, set DOCKER_HOST, or let gpuenv start one: gpuenv engine up",
+        ) from exc
+    except PermissionError as exc:
+        raise _permission(path) from exc
+    except TimeoutError as exc:
+        raise e.EngineTimeoutError(
+            "the container engine does not answer",
+            why=f"{path} takes no connection within {timeout_s:g} s",
+            fix="see what it is busy with, or restart it",
+        ) from exc
+    except OSError as exc:
+        raise e.EngineNotRunningError(
+            "the container engine does not run",
+            why=f"{path} is there, but: {exc.strerror or exc}",
+            fix="start it (systemctl start docker), or remove what it left behind",
+        ) from exc
+
+
+def _permission(path: Path) -> e.EnginePermissionError:
+    import grp
+    import pwd
+
+    try:
+        facts = path.stat()
+        group = grp.getgrgid(facts.st_gid).gr_name
+        members = set(grp.getgrgid(facts.st_gid).gr_mem)
+    except (OSError, KeyError):
+        return e.EnginePermissionError(
+            "this user may not use the container engine",
+            why=f"{path} is behind a folder this user cannot enter",
+            fix="run with sudo, or use a rootless engine",
+        )
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    if not facts.st_mode & stat.S_IWGRP:
+        fix = "run with sudo, or use a rootless engine"
+    elif user in members:
+        fix = f"you are in group {group}, but this login is older: log in again, or newgrp {group}"
+    else:
+        fix = f"sudo usermod -aG {group} {user}, then log in again; or run with sudo"
+    return e.EnginePermissionError(
+        "this user may not use the container engine",
+        why=f"{path} belongs to group {group} and {user} is not acting in it",
+        fix=fix,
+    )
+
+
+def _sdk_tls(tls: TlsFiles | None) -> Any:
+    if tls is None:
+        return False
+    from docker.tls import TLSConfig
+
+    pair = (str(tls.cert), str(tls.key)) if tls.cert and tls.key else None
+    return TLSConfig(client_cert=pair, ca_cert=str(tls.ca) if tls.ca else None, verify=tls.verify)
+
+
+def _ssl_context(tls: TlsFiles | None) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    import ssl
+
+    context = ssl.create_default_context(cafile=str(tls.ca) if tls.ca else None)
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.cert and tls.key:
+        context.load_cert_chain(tls.cert, tls.key)
+    return context
