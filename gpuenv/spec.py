@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuenv.versions import (
         ComputeCapability,
         CudaVersion,
@@ -25,6 +27,8 @@ Arch: TypeAlias = Literal["x86_64", "aarch64"]
 Flavor: TypeAlias = Literal["runtime", "devel"]
 WheelSource: TypeAlias = Literal["pypi", "pytorch", "wheelhouse"]
 Confidence: TypeAlias = Literal["verified", "derived", "uncertain"]
+Feature: TypeAlias = Literal["jupyter", "ssh"]
+Companion: TypeAlias = Literal["torchvision", "torchaudio"]
 CudaWish: TypeAlias = "CudaVersion | Literal['auto', 'cpu']"
 
 
@@ -172,9 +176,13 @@ class ImageRequest:
         requirements: The text of the requirements files, joined, without comments or blank lines.
         env: Variables set in the image, sorted by name.
         base: Overrides the base image of the row.
+        features: What ``gpuenv jupyter`` and ``gpuenv ssh`` need inside, sorted.
+        companions: Packages installed together with torch, where the row's source has them.
     """
 
     name: str = "torch"
+    features: tuple[Feature, ...] = ()
+    companions: tuple[Companion, ...] = ("torchvision",)
     apt: tuple[str, ...] = ()
     pip: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
@@ -185,7 +193,65 @@ class ImageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpec:
-    """Everything that decides the bytes of a build context."""
+    """Everything that decides what an image is, and that its labels tell."""
 
     environment: EnvironmentSpec
     image: ImageRequest = field(default_factory=ImageRequest)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the spec as the label ``org.gpuenv.spec`` and ``--json`` carry it."""
+        image = self.image
+        return {
+            "environment": self.environment.as_dict(),
+            "image": {
+                "name": image.name,
+                "features": list(image.features),
+                "companions": list(image.companions),
+                "apt": list(image.apt),
+                "pip": list(image.pip),
+                "requirements": list(image.requirements),
+                "env": dict(image.env),
+                "workdir": image.workdir,
+                "base": image.base,
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextFile:
+    """One file of a build context: its path there, and its bytes or where they lie on this host.
+
+    Attributes:
+        path: Relative, with ``/`` between the parts.
+        data: The bytes; ``None`` when ``source`` holds them (wheels are too big for memory).
+        secret: Its content goes into no digest that an image keeps.
+    """
+
+    path: str
+    data: bytes | None = field(default=None, repr=False)
+    source: Path | None = None
+    mode: int = 0o644
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """What this host lends to a build and no layer keeps: package settings, certificates, wheels.
+
+    The files lie below ``/run/gpuenv/host`` while a step runs. Three names have a meaning:
+    ``pip.conf`` and ``uv.toml`` configure the installers, ``ca.crt`` is a bundle of certificates to
+    trust in place of the system's.
+
+    Attributes:
+        files: Paths are relative to that folder.
+        environ: Variables set for the steps that install; they stand in the image's history, so
+            nothing secret goes here.
+        apt_mirror: Stands in for the distribution's own archive,
+            ``https://mirror.example.org/debian``.
+        torch_index_delivered: The files already name the index that has the row's torch.
+    """
+
+    files: tuple[ContextFile, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
+    apt_mirror: str | None = None
+    torch_index_delivered: bool = False

@@ -1,0 +1,442 @@
+"""Turn an image spec into a build context: the Dockerfile's text and the files beside it.
+
+Pure: the same spec and the same delivery give the same bytes, on every machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gpuenv import __version__
+from gpuenv.resources import images_dir
+from gpuenv.spec import ContextFile, Delivery
+from gpuenv.versions import CudaVersion, PythonVersion, TorchVersion
+
+if TYPE_CHECKING:
+    from gpuenv.spec import EnvironmentSpec, ImageSpec
+
+TEMPLATE = "Dockerfile.cuda.j2"
+
+VENV = "/opt/venv"
+CONSTRAINTS = "/opt/gpuenv/constraints.txt"
+USER = "dev"
+USER_ID = 1000
+HOME = "/home/dev"
+HOST_FOLDER = ".gpuenv/host"
+"""Where a delivery lies in the build context."""
+HOST_MOUNT = "/run/gpuenv/host"
+"""Where a delivery lies while a step runs."""
+CACHE_FOLDERS = ("huggingface", "nv", "pip", "torch", "torchinductor", "triton", "uv")
+"""Below ``~/.cache``; each may become a named volume."""
+
+PYTORCH_INDEX = "https://download.pytorch.org/whl"
+UV_REQUIREMENT = "uv>=0.9,<0.14"
+"""The installer. An upper bound, since uv changes its command line with the second number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildContext:
+    """What goes to the engine.
+
+    Attributes:
+        files: Beside the Dockerfile, which is not among them; sorted by path.
+        labels: The image's labels, which the Dockerfile sets too; sorted by name.
+    """
+
+    dockerfile: str
+    files: tuple[ContextFile, ...]
+    labels: tuple[tuple[str, str], ...]
+
+
+def render_context(spec: ImageSpec, delivery: Delivery | None = None) -> BuildContext:
+    """Render a spec, with what this host lends to the build."""
+    delivery = delivery or Delivery()
+    labels = render_labels(spec)
+    files = tuple(
+        sorted(
+            (
+                ContextFile(
+                    path=f"{HOST_FOLDER}/{file.path}",
+                    data=file.data,
+                    source=file.source,
+                    mode=file.mode,
+                    secret=file.secret,
+                )
+                for file in delivery.files
+            ),
+            key=lambda file: file.path,
+        )
+    )
+    return BuildContext(
+        dockerfile=_template().render(_variables(spec, delivery, labels)),
+        files=files,
+        labels=labels,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """A Linux distribution the recipe knows: its code name and the Python it ships."""
+
+    codename: str
+    python: PythonVersion
+    pattern: re.Pattern[str]
+
+
+_DISTRIBUTIONS = tuple(
+    Distribution(
+        codename=codename,
+        python=PythonVersion.parse(python),
+        pattern=re.compile(rf"(?<![a-z0-9])(?:{pattern})(?![a-z0-9.])"),
+    )
+    for codename, python, pattern in (
+        ("bookworm", "3.11", r"bookworm|debian:12(?:\.[0-9]+)?"),
+        ("trixie", "3.13", r"trixie|debian:13(?:\.[0-9]+)?"),
+        ("jammy", "3.10", r"jammy|ubuntu:?22\.04"),
+        ("noble", "3.12", r"noble|ubuntu:?24\.04"),
+    )
+)
+
+
+def distribution_of(base_image: str) -> Distribution | None:
+    """Tell the distribution from the words of an image reference, ``None`` if they do not say."""
+    return next((d for d in _DISTRIBUTIONS if d.pattern.search(base_image)), None)
+
+
+def takes_python_of(distribution: Distribution | None, python: PythonVersion) -> bool:
+    """Say whether the distribution's own Python serves; otherwise uv brings one."""
+    return distribution is not None and distribution.python == python.truncate(2)
+
+
+def base_image_of(spec: ImageSpec) -> str:
+    """Return the image the recipe starts from."""
+    return spec.image.base or spec.environment.base_image
+
+
+def has_own_toolkit(spec: ImageSpec) -> bool:
+    """Say whether the base image brings a CUDA toolkit (devel of CUDA 11 and 12)."""
+    environment = spec.environment
+    return (
+        environment.flavor == "devel"
+        and environment.cuda is not None
+        and environment.cuda < _FIRST_WITH_NVCC_WHEELS
+    )
+
+
+_FIRST_WITH_NVCC_WHEELS = CudaVersion((13, 0))
+_DEVEL_EXTRAS = "cccl,crt,cudart,culibos,nvcc,nvvm"
+
+_NO_DOCUMENTATION = (
+    "path-exclude=/usr/share/doc/*",
+    "path-include=/usr/share/doc/*/copyright",
+    "path-exclude=/usr/share/info/*",
+    "path-exclude=/usr/share/lintian/*",
+    "path-exclude=/usr/share/locale/*",
+    "path-exclude=/usr/share/man/*",
+)
+# What torch.compile never asks a compiler for: 110 MB of link-time optimisation, sanitizers,
+# profilers and static libraries. The devel flavor keeps all of it.
+_SMALL_COMPILER = (
+    "path-exclude=/usr/bin/*-dwp",
+    "path-exclude=/usr/bin/*-lto-dump*",
+    "path-exclude=/usr/bin/*gprofng*",
+    "path-exclude=/usr/lib/*/gprofng/*",
+    "path-exclude=/usr/lib/*/libc.a",
+    "path-exclude=/usr/lib/*/libgprofng.so*",
+    "path-exclude=/usr/lib/*/libm-*.a",
+    "path-exclude=/usr/lib/*/libmvec.a",
+    "path-exclude=/usr/lib/*/lib?san.so*",
+    "path-exclude=/usr/lib/*/libhwasan.so*",
+    "path-exclude=/usr/lib/*/libpython3*.a",
+    "path-exclude=/usr/lib/gcc/*/lib?san.a",
+    "path-exclude=/usr/lib/gcc/*/libhwasan.a",
+    "path-exclude=/usr/lib/gcc/*/libstdc++.a",
+    "path-exclude=/usr/lib/gcc/*/lto1",
+    "path-exclude=/usr/lib/python3*/config-*/libpython3*.a",
+    "path-exclude=/usr/libexec/gcc/*/lto1",
+    "path-exclude=/usr/src/python3*",
+)
+_APT_OPTIONS = (
+    "Dir::Cache::Archives=/run/gpuenv/apt/archives",
+    "Dir::State::Lists=/run/gpuenv/apt/lists",
+)
+
+_COMPILERS = {"runtime": ("g++", "gcc", "libc6-dev"), "devel": ("build-essential",)}
+
+_JUPYTER = (
+    "argon2-cffi",
+    "ipywidgets",
+    "jupyter-resource-usage",
+    "jupyterlab",
+    "jupyterlab-nvdashboard",
+)
+_SSH = ("openssh-server", "rsync", "screen", "tmux")
+
+
+def _variables(
+    spec: ImageSpec, delivery: Delivery, labels: tuple[tuple[str, str], ...]
+) -> dict[str, Any]:
+    environment = spec.environment
+    base = base_image_of(spec)
+    distribution = distribution_of(base)
+    python = environment.python.truncate(2)
+    own_python = takes_python_of(distribution, python)
+    names = {file.path for file in delivery.files}
+    python_packages = (f"python{python}", f"python{python}-dev") if own_python else ()
+    apt_options: tuple[str, ...] = _APT_OPTIONS
+    if "ca.crt" in names:
+        apt_options = (*apt_options, f"Acquire::https::CAInfo={HOST_MOUNT}/ca.crt")
+    return {
+        "base_image": base,
+        "apt_cache_id": f"gpuenv-apt-{_digest(base.encode())[:12]}",
+        "apt_options": apt_options,
+        "dpkg_config": (
+            _NO_DOCUMENTATION
+            if environment.flavor == "devel"
+            else (*_NO_DOCUMENTATION, *_SMALL_COMPILER)
+        ),
+        "apt_mirror_sed": _apt_mirror_sed(delivery.apt_mirror),
+        "system_packages": sorted(
+            ("ca-certificates", *_COMPILERS[environment.flavor], *python_packages)
+        ),
+        "bootstrap_packages": (f"python{python}-venv" if own_python else "python3-venv",),
+        "bootstrap_python": f"python{python}" if own_python else "python3",
+        "uv_requirement": UV_REQUIREMENT,
+        "user": USER,
+        "user_id": USER_ID,
+        "home": HOME,
+        "cache_folders": CACHE_FOLDERS,
+        "venv": VENV,
+        "constraints": CONSTRAINTS,
+        "python": str(environment.python),
+        "python_request": f"/usr/bin/python{python}" if own_python else str(environment.python),
+        "has_cuda": environment.cuda is not None,
+        "host_folder": HOST_FOLDER if delivery.files else None,
+        "host_digest": delivery_digest(delivery),
+        "host_environ": _host_environ(delivery, names),
+        "torch_requirements": torch_requirements(spec, delivery),
+        "overrides": _overrides(environment),
+        "torch_index": _torch_index(environment, delivery),
+        "cuda_pattern": "^(nvidia|cuda)-",
+        "constrained_pattern": "^(torch|torchvision|torchaudio|triton|pytorch-triton"
+        "|(nvidia|cuda)-[a-z0-9-]+)==",
+        "warm_up": _warm_up(spec, delivery),
+        "pip_steps": _steps(spec),
+        "workdir": spec.image.workdir,
+        "environment": _image_environ(spec),
+        "labels": labels,
+    }
+
+
+def torch_requirements(spec: ImageSpec, delivery: Delivery | None = None) -> tuple[str, ...]:
+    """Return what is asked of the installer for the row: torch, its companions, devel's compiler.
+
+    A wheel of the PyTorch index carries its variant in its version (``2.9.1+cu128``), one of PyPI
+    does not; in a wheel directory it may be either, so the file names decide.
+    """
+    environment = spec.environment
+    wheels = [file.path.rpartition("/")[2] for file in (delivery or Delivery()).files]
+
+    def requirement(name: str, version: str) -> str | None:
+        local = f"{name}=={version}+{environment.torch_variant}"
+        if environment.source == "pytorch":
+            return local
+        if environment.source == "pypi":
+            return f"{name}=={version}"
+        if any(wheel.startswith(local.replace("==", "-") + "-") for wheel in wheels):
+            return local
+        if name == "torch" or any(wheel.startswith(f"{name}-{version}-") for wheel in wheels):
+            return f"{name}=={version}"
+        return None
+
+    versions = {"torchvision": environment.torchvision, "torchaudio": environment.torchaudio}
+    found = [requirement("torch", str(environment.torch))]
+    for companion in spec.image.companions:
+        version = versions[companion]
+        found.append(requirement(companion, version) if version else None)
+    if environment.flavor == "devel" and environment.cuda and not has_own_toolkit(spec):
+        toolkit = environment.toolkit or environment.cuda
+        wanted = str(toolkit) if len(toolkit.parts) > _MINOR_DEPTH else f"{toolkit}.*"
+        found.append(f"cuda-toolkit[{_DEVEL_EXTRAS}]=={wanted}")
+    # torch imports without NumPy, but warns, and half of its users' code needs it anyway. Wheels
+    # before 2.3 were built against NumPy 1 and do not load NumPy 2.
+    found.append("numpy<2" if environment.torch < _FIRST_WITH_NUMPY_2 else "numpy")
+    return tuple(line for line in found if line)
+
+
+_MINOR_DEPTH = 2
+_FIRST_WITH_NUMPY_2 = TorchVersion((2, 3))
+
+
+def _overrides(environment: EnvironmentSpec) -> tuple[str, ...]:
+    if environment.cuda is None:
+        return ()
+    major = environment.cuda.major
+    return tuple(f"nvidia-{name}-cu{major}=={version}" for name, version in environment.overrides)
+
+
+def _torch_index(environment: EnvironmentSpec, delivery: Delivery) -> str | None:
+    if environment.source != "pytorch" or delivery.torch_index_delivered:
+        return None
+    return f"{PYTORCH_INDEX}/{environment.torch_variant}"
+
+
+def _warm_up(spec: ImageSpec, delivery: Delivery) -> str:
+    modules = ["torch", "torch._inductor.compile_fx"]
+    modules += [
+        companion
+        for companion in spec.image.companions
+        if any(line.startswith(f"{companion}==") for line in torch_requirements(spec, delivery))
+    ]
+    return f"import {', '.join(modules)}"
+
+
+def _steps(spec: ImageSpec) -> tuple[dict[str, Any], ...]:
+    image = spec.image
+    steps: list[dict[str, Any]] = []
+    if "jupyter" in image.features:
+        steps.append({"title": "JupyterLab", "apt": (), "shell": "", "requirements": _JUPYTER})
+    if "ssh" in image.features:
+        steps.append(
+            {
+                "title": "An SSH server without host keys: each environment gets its own.",
+                "apt": _SSH,
+                "shell": "rm -f /etc/ssh/ssh_host_*",
+                "requirements": (),
+            }
+        )
+    requirements = tuple(dict.fromkeys((*image.requirements, *image.pip)))
+    if image.apt or requirements:
+        steps.append(
+            {
+                "title": "What was asked for.",
+                "apt": image.apt,
+                "shell": "",
+                "requirements": requirements,
+            }
+        )
+    return tuple(steps)
+
+
+def _image_environ(spec: ImageSpec) -> tuple[tuple[str, str], ...]:
+    environment = spec.environment
+    values = {
+        "CUDA_CACHE_PATH": f"{HOME}/.cache/nv",
+        "HOME": HOME,
+        "LOGNAME": USER,
+        "PIP_CONSTRAINT": CONSTRAINTS,
+        "PIP_ROOT_USER_ACTION": "ignore",
+        "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/torchinductor",
+        "TRITON_CACHE_DIR": f"{HOME}/.cache/triton",
+        "USER": USER,
+        "UV_CONSTRAINT": CONSTRAINTS,
+    }
+    if environment.cuda is not None:
+        values["NVIDIA_VISIBLE_DEVICES"] = "all"
+        values["NVIDIA_DRIVER_CAPABILITIES"] = "compute,utility"
+        if not has_own_toolkit(spec):
+            # Minor-version compatibility: any driver of the same CUDA major runs the wheels. No
+            # clauses by brand as in nvidia/cuda: they admit older data-center drivers on the
+            # strength of the forward-compatibility package, which is not in these images.
+            values["NVIDIA_REQUIRE_CUDA"] = f"cuda>={environment.cuda.major}.0"
+        if environment.flavor == "devel":
+            values["CUDA_HOME"] = "/usr/local/cuda"
+    values.update(spec.image.env)
+    return tuple(sorted(values.items()))
+
+
+def render_labels(spec: ImageSpec) -> tuple[tuple[str, str], ...]:
+    """Return the image's labels, sorted by name."""
+    environment = spec.environment
+    values = {
+        "org.opencontainers.image.base.name": base_image_of(spec),
+        "org.opencontainers.image.description": (
+            f"PyTorch {environment.torch} ({environment.torch_variant}), "
+            f"Python {environment.python}, {environment.flavor}"
+        ),
+        "org.opencontainers.image.title": spec.image.name,
+        "org.gpuenv.features": ",".join(spec.image.features),
+        "org.gpuenv.python": str(environment.python),
+        "org.gpuenv.spec": json.dumps(
+            spec.as_dict(), ensure_ascii=True, sort_keys=True, separators=(",", ":")
+        ),
+        "org.gpuenv.torch": str(environment.torch),
+        "org.gpuenv.torch-variant": environment.torch_variant,
+        "org.gpuenv.version": __version__,
+    }
+    return tuple(sorted(values.items()))
+
+
+def delivery_digest(delivery: Delivery) -> str:
+    """Return a digest of what a delivery's public files hold; secrets count by name alone.
+
+    Files on disk count by name and size: wheels are immutable, and reading gigabytes is not
+    rendering. The engine digests their content itself.
+    """
+    state = hashlib.sha256()
+    for file in sorted(delivery.files, key=lambda file: file.path):
+        state.update(file.path.encode() + b"\0")
+        if file.data is not None and not file.secret:
+            state.update(hashlib.sha256(file.data).digest())
+    return state.hexdigest()
+
+
+def _host_environ(delivery: Delivery, names: set[str]) -> tuple[tuple[str, str], ...]:
+    values: dict[str, str] = {}
+    if "pip.conf" in names:
+        values["PIP_CONFIG_FILE"] = f"{HOST_MOUNT}/pip.conf"
+    if "uv.toml" in names:
+        values["UV_CONFIG_FILE"] = f"{HOST_MOUNT}/uv.toml"
+    if "ca.crt" in names:
+        values |= dict.fromkeys(
+            ("CURL_CA_BUNDLE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"),
+            f"{HOST_MOUNT}/ca.crt",
+        )
+    values.update(delivery.environ)
+    return tuple(sorted(values.items()))
+
+
+def _apt_mirror_sed(mirror: str | None) -> str | None:
+    """Return the sed script that puts a mirror in place of the distribution's archive.
+
+    Debian's security archive stands beside the main one, ``…/debian-security``; Ubuntu's is a suite
+    of the same archive. Mirrors follow that.
+    """
+    if mirror is None:
+        return None
+    url = mirror.rstrip("/")
+    host = r"https?://[a-z0-9.-]+"
+    return (
+        f"s#{host}/debian-security/?( |$)#{url}-security\\1#g;"
+        f"s#{host}/(debian|ubuntu|ubuntu-ports)/?( |$)#{url}\\2#g"
+    )
+
+
+def quoted(value: str) -> str:
+    r"""Quote a value for ENV, LABEL and WORKDIR, where ``$`` would expand and ``\\`` escape."""
+    escaped = re.sub(r'(["$\\])', r"\\\1", value)
+    return f'"{escaped}"'
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _template() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - a Dockerfile is no HTML; the filters below quote
+    )
+    environment.filters["sh"] = shlex.quote
+    environment.filters["quoted"] = quoted
+    return environment.from_string((images_dir() / TEMPLATE).read_text(encoding="utf-8"))
