@@ -12,8 +12,8 @@ PACKAGE = Path(__file__).parents[2] / "gpuenv"
 # Layer by layer from the bottom; a module may import its own area and everything above its line.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("versions",),
-    ("spec", "state", "resources", "process", "validate"),
+    ("versions", "secret"),
+    ("spec", "packages", "state", "resources", "process", "validate"),
     ("matrix", "index", "config", "render", "checks", "verify"),
     ("host", "engine", "report"),
     ("build", "launch", "doctor"),

@@ -1,0 +1,224 @@
+"""What a build is given to install from: only what it needs, and no password in its digest."""
+
+from __future__ import annotations
+
+import configparser
+import sys
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpuenv.index.delivery import TorchChannel, collect_local_archives, plan_delivery
+from gpuenv.index.sources import Constraint, PackageSources, Setting, Source
+from gpuenv.secret import Secret
+from gpuenv.versions import PythonVersion
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpuenv.packages import SourceDelivery
+
+PY311 = PythonVersion.parse("3.11")
+PYPI = Source.remote("https://bob:pa55word@pypi.example/simple", origin="PIP_INDEX_URL")
+
+
+def wheel(folder: Path, filename: str, *requires: str) -> Path:
+    """Write a wheel that has nothing but its metadata."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name, version = filename.split("-")[:2]
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {r}" for r in requires]
+    with zipfile.ZipFile(folder / filename, "w") as archive:
+        archive.writestr(f"{name}-{version}.dist-info/METADATA", "\n".join(lines) + "\n\n")
+    return folder / filename
+
+
+def text_of(delivery: SourceDelivery, name: str) -> str:
+    (file,) = (f for f in delivery.files if f.name == name)
+    return file.read_bytes().decode()
+
+
+def names(delivery: SourceDelivery) -> list[str]:
+    return [file.name for file in delivery.files]
+
+
+@pytest.fixture
+def links(tmp_path: Path) -> Source:
+    """A folder with torch for two Pythons, what it needs, and what nobody asked for."""
+    folder = tmp_path / "wheels"
+    needs = (
+        "filelock",
+        "numpy>=2 ; extra == 'fast'",
+        "pywin32 ; sys_platform == 'win32'",
+        "sympy<2",
+    )
+    wheel(folder, "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", *needs)
+    wheel(folder, "torch-2.13.0+cpu-cp312-cp312-manylinux_2_28_x86_64.whl", *needs)
+    wheel(folder, "torch-2.12.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl", *needs)
+    wheel(folder, "filelock-3.0-py3-none-any.whl")
+    wheel(folder, "filelock-4.0-py3-none-any.whl")
+    wheel(folder, "sympy-1.14-py3-none-any.whl", "mpmath")
+    wheel(folder, "sympy-2.0-py3-none-any.whl", "mpmath")
+    wheel(folder, "mpmath-1.3-py3-none-any.whl")
+    wheel(folder, "numpy-2.1-cp311-cp311-manylinux_2_28_x86_64.whl")
+    wheel(folder, "pywin32-300-py3-none-any.whl")
+    wheel(folder, "unrelated-1.0-py3-none-any.whl")
+    (folder / "README.txt").write_text("not a wheel")
+    return Source.local(folder, "local-dir", origin="PIP_FIND_LINKS")
+
+
+def chosen(sources: PackageSources, *requirements: str, **elsewhere: frozenset[str]) -> list[str]:
+    found = collect_local_archives(
+        requirements, sources, python=PY311, arch="x86_64", elsewhere=elsewhere
+    )
+    return [archive.path.name for archive in found]
+
+
+def test_only_the_wheels_that_the_requirements_lead_to_are_carried(links: Source) -> None:
+    sources = PackageSources(index=PYPI, find_links=(links,))
+    assert chosen(sources, "torch==2.13.0+cpu") == [
+        "filelock-4.0-py3-none-any.whl",
+        "mpmath-1.3-py3-none-any.whl",
+        "sympy-1.14-py3-none-any.whl",
+        "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl",
+    ]
+    assert "numpy-2.1-cp311-cp311-manylinux_2_28_x86_64.whl" in chosen(sources, "torch[fast]")
+    assert chosen(sources, "pandas") == []
+
+
+def test_a_later_narrower_requirement_changes_the_choice(links: Source) -> None:
+    sources = PackageSources(index=PYPI, find_links=(links,))
+    assert "filelock-3.0-py3-none-any.whl" in chosen(sources, "torch", "filelock<4")
+
+
+def test_constraints_of_the_host_narrow_the_choice(links: Source) -> None:
+    cap = Constraint(requirement="torch<2.13", origin="/etc/constraints.txt")
+    sources = PackageSources(index=PYPI, find_links=(links,), constraints=(cap,))
+    assert "torch-2.12.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl" in chosen(sources, "torch")
+
+
+def test_what_a_remote_index_offers_too_stays_here_unless_the_folder_was_named(
+    links: Source,
+) -> None:
+    elsewhere = {"filelock": frozenset({"filelock-4.0-py3-none-any.whl"})}
+    sources = PackageSources(index=PYPI, find_links=(links,))
+    assert chosen(sources, "filelock", **elsewhere) == []
+    assert links.path is not None
+    named = Source.local(links.path, "local-dir", origin="--wheelhouse")
+    sources = PackageSources(index=PYPI, find_links=(named,))
+    assert chosen(sources, "filelock", **elsewhere) == ["filelock-4.0-py3-none-any.whl"]
+
+
+def test_an_index_on_disk_is_read_by_its_pages(tmp_path: Path) -> None:
+    file = wheel(tmp_path / "files", "numpy-2.1-cp311-cp311-manylinux_2_28_x86_64.whl")
+    page = tmp_path / "simple" / "numpy" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(f'<!DOCTYPE html><a href="../../files/{file.name}#sha256=0">{file.name}</a>')
+    index = Source.local(tmp_path / "simple", "local-simple-index", origin="pip.conf")
+    found = collect_local_archives(
+        ["NumPy"],
+        PackageSources(index=PYPI, extra_indexes=(index,)),
+        python=PY311,
+        arch="x86_64",
+    )
+    assert [archive.path.resolve() for archive in found] == [file.resolve()]
+
+
+def test_delivery_offers_the_same_sources_to_uv_and_pip(links: Source, tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_text("PEM")
+    torch = Source.remote("https://torch.example/whl/cu128", origin="default")
+    sources = PackageSources(
+        index=PYPI,
+        extra_indexes=(Source.remote("https://extra.example/simple", origin="pip.conf"),),
+        find_links=(links, Source.remote("https://links.example/", origin="pip.conf")),
+        certificate=Setting(value=ca, origin="PIP_CERT"),
+        trusted_hosts=(Setting(value="extra.example", origin="pip.conf"),),
+        constraints=(Constraint(requirement="numpy<3", origin="c.txt"),),
+    )
+    archives = collect_local_archives(["mpmath"], sources, python=PY311, arch="x86_64")
+    delivery = plan_delivery(sources, archives=archives, torch=TorchChannel(source=torch))
+    uv = tomllib.loads(text_of(delivery, "uv.toml"))
+    assert [i["url"] for i in uv["index"]] == [
+        "https://torch.example/whl/cu128",
+        "https://bob:pa55word@pypi.example/simple",
+        "https://extra.example/simple",
+    ]
+    assert [i.get("default", False) for i in uv["index"]] == [False, True, False]
+    assert uv["find-links"] == ["/run/gpuenv/sources/wheels", "https://links.example/"]
+    assert uv["allow-insecure-host"] == ["extra.example"]
+    pip = configparser.RawConfigParser()
+    pip.read_string(text_of(delivery, "pip.conf"))
+    assert pip["global"]["index-url"] == "https://bob:pa55word@pypi.example/simple"
+    assert pip["global"]["extra-index-url"].split() == [
+        "https://torch.example/whl/cu128",
+        "https://extra.example/simple",
+    ]
+    assert pip["global"]["find-links"].split() == uv["find-links"]
+    assert names(delivery) == [
+        "uv.toml",
+        "pip.conf",
+        "ca.pem",
+        "constraints.txt",
+        "wheels/mpmath-1.3-py3-none-any.whl",
+    ]
+    assert dict(delivery.environment)["SSL_CERT_FILE"] == "/run/gpuenv/sources/ca.pem"
+    assert delivery.constraints == ("/run/gpuenv/sources/constraints.txt",)
+    assert text_of(delivery, "constraints.txt") == "numpy<3\n"
+
+
+def test_offline_delivery_has_no_address_at_all(links: Source) -> None:
+    sources = PackageSources(index=PYPI, find_links=(links,), offline=True)
+    archives = collect_local_archives(["mpmath"], sources, python=PY311, arch="x86_64")
+    delivery = plan_delivery(sources, archives=archives)
+    assert tomllib.loads(text_of(delivery, "uv.toml")) == {
+        "index-strategy": "unsafe-best-match",
+        "no-index": True,
+        "find-links": ["/run/gpuenv/sources/wheels"],
+    }
+    assert "no-index = true" in text_of(delivery, "pip.conf")
+    assert "https" not in text_of(delivery, "uv.toml") + text_of(delivery, "pip.conf")
+
+
+def test_without_a_main_index_pypi_is_not_asked_behind_our_back() -> None:
+    extra = Source.remote("https://extra.example/simple", origin="--extra-index-url")
+    delivery = plan_delivery(PackageSources(index=None, extra_indexes=(extra,)))
+    uv = tomllib.loads(text_of(delivery, "uv.toml"))
+    assert uv["index"] == [{"url": "https://extra.example/simple", "default": True}]
+    assert "index-url = https://extra.example/simple" in text_of(delivery, "pip.conf")
+
+
+def test_a_flat_page_of_torch_wheels_is_offered_as_links() -> None:
+    page = Source.remote("https://mirror.example/pytorch-wheels/cu128", origin="--torch-index-url")
+    delivery = plan_delivery(PackageSources(index=PYPI), torch=TorchChannel(source=page, flat=True))
+    uv = tomllib.loads(text_of(delivery, "uv.toml"))
+    assert uv["find-links"] == ["https://mirror.example/pytorch-wheels/cu128"]
+    assert [i["url"] for i in uv["index"]] == ["https://bob:pa55word@pypi.example/simple"]
+
+
+def test_no_password_shows_or_enters_the_digest() -> None:
+    other = Source.remote("https://bob:0ther@pypi.example/simple", origin="PIP_INDEX_URL")
+    proxy = Setting(value=Secret("http://u:pr0xy@p.example:1"), origin="https_proxy")
+    delivery = plan_delivery(PackageSources(index=PYPI, proxies=(("https", proxy),)))
+    assert delivery.digest == plan_delivery(PackageSources(index=other)).digest
+    shown = repr(delivery) + str(delivery.summary) + str(delivery.environment)
+    assert "pa55word" not in shown
+    assert "pr0xy" not in shown
+    assert dict(delivery.build_args)["HTTPS_PROXY"].reveal() == "http://u:pr0xy@p.example:1"
+    assert Secret("pa55word") in delivery.secrets
+
+
+def test_digest_follows_what_is_offered(links: Source, tmp_path: Path) -> None:
+    sources = PackageSources(index=PYPI, find_links=(links,))
+    archives = collect_local_archives(["mpmath"], sources, python=PY311, arch="x86_64")
+    before = plan_delivery(sources, archives=archives).digest
+    assert plan_delivery(sources, archives=archives).digest == before
+    assert plan_delivery(sources).digest != before
+    wheel(tmp_path / "wheels", "mpmath-1.3-py3-none-any.whl", "numpy")
+    assert plan_delivery(sources, archives=archives).digest != before
