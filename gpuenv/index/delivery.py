@@ -1,22 +1,19 @@
-"""How package sources reach the inside of one build step, and leave nothing behind.
+"""How package sources reach the steps of a build, and leave nothing behind.
 
 The person who writes a build does this::
 
     sources  = load_package_sources(os.environ, flags=...)          # this host's settings
     archives = collect_local_archives(requirements, sources, python=..., arch=...)
-    delivery = plan_delivery(sources, archives=archives, torch=channel)
-
-and gets a :class:`~gpuenv.packages.SourceDelivery`: files to put into the build context and to bind
-into one ``RUN``, the variables of that step, build arguments. A bind mount from the context is in
-no layer and no history; what the files say (also a password) is part of the step's cache key.
+    planned  = plan_delivery(sources, archives=archives, torch=channel)
+    context  = render_context(spec, planned.delivery)
 
 A build cannot see this host's folders, so of a local folder or index the archives that the
-requirements need, and only those, travel in the context and are offered as ``find-links``.
+requirements need, and only those, travel in the context and are offered as ``find-links``. What
+travels is bound into the steps that install: no layer and no history has it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zipfile
 from contextlib import suppress
@@ -33,8 +30,8 @@ from gpuenv.index.links import (
     parse_page,
     target_tags,
 )
-from gpuenv.packages import CarriedFile, SourceDelivery
 from gpuenv.secret import Secret
+from gpuenv.spec import ContextFile, Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -48,8 +45,8 @@ if TYPE_CHECKING:
     from gpuenv.spec import Arch
     from gpuenv.versions import PythonVersion
 
-MOUNT_POINT = "/run/gpuenv/sources"
-_TAIL_BYTES = 1 << 20
+MOUNT_POINT = "/run/gpuenv/host"
+"""Where a delivery's files lie while a step runs; see ``gpuenv.spec.Delivery``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +65,25 @@ class TorchChannel:
 
     source: Source
     flat: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDelivery:
+    """What a build is given, and what its author must know beside it.
+
+    Attributes:
+        delivery: For :func:`gpuenv.render.render_context`. Its settings files name the PyTorch
+            index when there is one.
+        build_args: Proxy variables, to be given as build arguments: the engine knows these names
+            and keeps them out of the history. They may hold credentials.
+        summary: One line a source, credentials masked, for ``--dry-run`` and logs.
+        secrets: Every text that must not show in the output of a step, the longest first.
+    """
+
+    delivery: Delivery
+    build_args: tuple[tuple[str, Secret], ...] = ()
+    summary: tuple[str, ...] = ()
+    secrets: tuple[Secret, ...] = ()
 
 
 def local_links(source: Source, project: str) -> Iterator[tuple[Link, Archive, Path]]:
@@ -260,9 +276,8 @@ def plan_delivery(
     *,
     archives: tuple[LocalArchive, ...] = (),
     torch: TorchChannel | None = None,
-    mount_point: str = MOUNT_POINT,
 ) -> SourceDelivery:
-    """Plan the files and variables that give these sources to one build step.
+    """Plan the files and variables that give these sources to the steps of a build.
 
     An index that does not answer makes uv give up, so only the PyTorch index that the resolved row
     needs is given, and none when offline.
@@ -271,117 +286,108 @@ def plan_delivery(
         sources: This host's sources.
         archives: What of its local folders travels, from :func:`collect_local_archives`.
         torch: The PyTorch index the row's wheel comes from, if it does.
-        mount_point: Where the build mounts the files.
     """
     remote_indexes = [s for s in sources.indexes if s.path is None]
     remote_links = [s for s in sources.links if s.path is None]
     if torch is not None and not sources.offline:
         (remote_links if torch.flat else remote_indexes).insert(0, torch.source)
-    main = sources.index if sources.index in remote_indexes else None
-    wheels = {f"wheels/{archive.path.name}": archive for archive in reversed(archives)}
-    plan = _Plan(
-        main=main,
+    wheels = {archive.path.name: archive for archive in reversed(archives)}
+    settings = _InnerSettings(
+        main=sources.index if sources.index in remote_indexes else None,
         indexes=tuple(remote_indexes),
         links=tuple(remote_links),
-        wheel_dir=f"{mount_point}/wheels" if wheels else None,
-        certificate=f"{mount_point}/ca.pem" if sources.certificate else None,
-        client=f"{mount_point}/client.pem" if sources.client_certificate else None,
+        wheels=bool(wheels),
+        certificate=sources.certificate is not None,
+        client_certificate=sources.client_certificate is not None,
         trusted_hosts=tuple(dict.fromkeys(host.value for host in sources.trusted_hosts)),
         strategy=sources.index_strategy,
         torch=None if torch is None else torch.source,
     )
+    secrets = _secrets(sources, torch)
     files = [
-        CarriedFile(name="uv.toml", content=Secret(plan.uv_toml(hide=False))),
-        CarriedFile(name="pip.conf", content=Secret(plan.pip_conf(hide=False))),
+        ContextFile(path="uv.toml", data=settings.uv_toml().encode(), secret=bool(secrets)),
+        ContextFile(path="pip.conf", data=settings.pip_conf().encode(), secret=bool(secrets)),
     ]
-    environment = [
-        ("UV_CONFIG_FILE", f"{mount_point}/uv.toml"),
-        ("PIP_CONFIG_FILE", f"{mount_point}/pip.conf"),
-    ]
-    if sources.certificate is not None and plan.certificate is not None:
-        files.append(CarriedFile(name="ca.pem", path=sources.certificate.value))
-        names = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-        environment += [(name, plan.certificate) for name in names]
-    if sources.client_certificate is not None and plan.client is not None:
-        files.append(CarriedFile(name="client.pem", path=sources.client_certificate.value))
-        environment.append(("SSL_CLIENT_CERT", plan.client))
-    constraints: tuple[str, ...] = ()
+    environ = []
+    if sources.certificate is not None:
+        files.append(ContextFile(path="ca.crt", source=sources.certificate.value))
+    if sources.client_certificate is not None:
+        client = sources.client_certificate.value
+        files.append(ContextFile(path="client.pem", source=client, secret=True))
+        environ.append(("SSL_CLIENT_CERT", f"{MOUNT_POINT}/client.pem"))
     if sources.constraints:
-        text = "".join(f"{c.requirement}\n" for c in sources.constraints)
-        files.append(CarriedFile(name="constraints.txt", content=Secret(text)))
-        constraints = (f"{mount_point}/constraints.txt",)
-    files += [CarriedFile(name=name, path=a.path) for name, a in sorted(wheels.items())]
+        lines = "".join(f"{c.requirement}\n" for c in sources.constraints)
+        files.append(ContextFile(path="constraints.txt", data=lines.encode()))
+        environ.append(("UV_CONSTRAINT", f"{MOUNT_POINT}/constraints.txt"))
+    files += [ContextFile(path=f"wheels/{name}", source=a.path) for name, a in wheels.items()]
     return SourceDelivery(
-        mount_point=mount_point,
-        files=tuple(files),
-        environment=tuple(environment),
-        constraints=constraints,
+        delivery=Delivery(
+            files=tuple(sorted(files, key=lambda file: file.path)),
+            environ=tuple(environ),
+            torch_index_delivered=torch is not None,
+        ),
         build_args=tuple(_proxy_arguments(sources)),
-        digest=_digest(plan, files),
-        summary=tuple(_summary(sources, plan, archives)),
-        secrets=_secrets(sources, torch),
+        summary=tuple(_summary(sources, settings, archives)),
+        secrets=secrets,
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
+class _InnerSettings:
     """What the settings inside the build say, independent of the installer."""
 
     main: Source | None
     indexes: tuple[Source, ...]
     links: tuple[Source, ...]
-    wheel_dir: str | None
-    certificate: str | None
-    client: str | None
+    wheels: bool
+    certificate: bool
+    client_certificate: bool
     trusted_hosts: tuple[str, ...]
     strategy: str
     torch: Source | None
 
-    def uv_toml(self, *, hide: bool) -> str:
-        """Return uv's settings; ``hide`` leaves the credentials out."""
+    def uv_toml(self) -> str:
+        """Return uv's settings."""
         lines = [f"index-strategy = {_quote(self.strategy)}"]
         if not self.indexes:
             lines.append("no-index = true")
-        places = [*([self.wheel_dir] if self.wheel_dir else []), *self._urls(self.links, hide)]
-        if places:
+        if places := self._places():
             lines.append(f"find-links = [{', '.join(map(_quote, places))}]")
         if self.trusted_hosts:
             lines.append(f"allow-insecure-host = [{', '.join(map(_quote, self.trusted_hosts))}]")
-        for index, url in zip(self.indexes, self._urls(self.indexes, hide), strict=True):
-            lines += ["", "[[index]]", f"url = {_quote(url)}"]
-            if index == self.main:
+        # Without a default index uv would ask PyPI, which these settings may leave out.
+        default = self.main or next(iter(self.indexes[::-1]), None)
+        for index in self.indexes:
+            lines += ["", "[[index]]", f"url = {_quote(index.url.reveal())}"]
+            if index == default:
                 lines.append("default = true")
             if index == self.torch:
                 # It answers 403 for what it does not have, which uv takes for a refusal.
                 lines.append("ignore-error-codes = [403]")
-        if self.main is None and self.indexes:
-            # Without a default index uv would ask PyPI, which these settings leave out.
-            position = len(lines) - 1 - lines[::-1].index("[[index]]")
-            lines.insert(position + 2, "default = true")
         return "\n".join(lines) + "\n"
 
-    def pip_conf(self, *, hide: bool) -> str:
-        """Return pip's settings; ``hide`` leaves the credentials out."""
+    def pip_conf(self) -> str:
+        """Return pip's settings."""
         lines = ["[global]", "disable-pip-version-check = true"]
-        urls = dict(zip(self.indexes, self._urls(self.indexes, hide), strict=True))
-        main = self.main if self.main is not None else next(iter(self.indexes), None)
+        main = self.main or next(iter(self.indexes[::-1]), None)
         if main is None:
             lines.append("no-index = true")
         else:
-            lines.append(f"index-url = {urls[main]}")
-            lines += _block("extra-index-url", [u for s, u in urls.items() if s != main])
-        places = [*([self.wheel_dir] if self.wheel_dir else []), *self._urls(self.links, hide)]
-        lines += _block("find-links", places)
+            lines.append(f"index-url = {main.url.reveal()}")
+            extra = [index.url.reveal() for index in self.indexes if index != main]
+            lines += _block("extra-index-url", extra)
+        lines += _block("find-links", self._places())
         lines += _block("trusted-host", list(self.trusted_hosts))
         if self.certificate:
-            lines.append(f"cert = {self.certificate}")
-        if self.client:
-            lines.append(f"client-cert = {self.client}")
+            lines.append(f"cert = {MOUNT_POINT}/ca.crt")
+        if self.client_certificate:
+            lines.append(f"client-cert = {MOUNT_POINT}/client.pem")
         return "\n".join(lines) + "\n"
 
-    @staticmethod
-    def _urls(sources: tuple[Source, ...], hide: bool) -> list[str]:
-        return [s.location if hide else s.url.reveal() for s in sources]
+    def _places(self) -> list[str]:
+        """Return what goes into find-links: the carried wheels, then pages of links."""
+        own = [f"{MOUNT_POINT}/wheels"] if self.wheels else []
+        return own + [place.url.reveal() for place in self.links]
 
 
 def _block(option: str, values: list[str]) -> list[str]:
@@ -407,34 +413,14 @@ def _secrets(sources: PackageSources, torch: TorchChannel | None) -> tuple[Secre
     return tuple(sorted(every, key=lambda s: (-len(s.reveal()), s.reveal())))
 
 
-def _digest(plan: _Plan, files: list[CarriedFile]) -> str:
-    """Digest what the packages offered depend on; a password is not part of it.
-
-    A hash that stands in an image's history must not be a way to test guesses of a password.
-    """
-    total = hashlib.sha256()
-    total.update(plan.uv_toml(hide=True).encode())
-    for file in files:
-        total.update(f"\0{file.name}\0".encode())
-        if file.path is not None and file.name != "client.pem":
-            with file.path.open("rb") as stream:
-                size = file.path.stat().st_size
-                stream.seek(max(0, size - _TAIL_BYTES))
-                # The end of a wheel is its directory, with a checksum of every member.
-                total.update(f"{size}\0".encode() + stream.read())
-        elif file.content is not None and file.name == "constraints.txt":
-            total.update(file.content.reveal().encode())
-    return total.hexdigest()
-
-
 def _summary(
-    sources: PackageSources, plan: _Plan, archives: tuple[LocalArchive, ...]
+    sources: PackageSources, settings: _InnerSettings, archives: tuple[LocalArchive, ...]
 ) -> Iterator[str]:
     for archive in archives:
         yield f"{archive.path.name} from {archive.source} ({archive.source.origin})"
-    for place in plan.links:
+    for place in settings.links:
         yield f"links on {place} ({place.origin})"
-    for place in plan.indexes:
+    for place in settings.indexes:
         yield f"index {place} ({place.origin})"
     if sources.certificate is not None:
         yield f"CA bundle {sources.certificate.value} ({sources.certificate.origin})"

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "gpuenv"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("versions", "secret"),
-    ("spec", "packages", "state", "resources", "process", "validate"),
+    ("spec", "wheelfacts", "state", "resources", "process", "validate"),
     ("matrix", "index", "config", "render", "checks", "verify"),
     ("host", "engine", "report"),
     ("build", "launch", "doctor"),

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuenv.index.delivery import TorchChannel, collect_local_archives, plan_delivery
+from gpuenv.index.delivery import MOUNT_POINT, TorchChannel, collect_local_archives, plan_delivery
 from gpuenv.index.sources import Constraint, PackageSources, Setting, Source
+from gpuenv.render import HOST_MOUNT, delivery_digest
 from gpuenv.secret import Secret
 from gpuenv.versions import PythonVersion
 
@@ -22,7 +23,7 @@ else:
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gpuenv.packages import SourceDelivery
+    from gpuenv.index.delivery import SourceDelivery
 
 PY311 = PythonVersion.parse("3.11")
 PYPI = Source.remote("https://bob:pa55word@pypi.example/simple", origin="PIP_INDEX_URL")
@@ -40,12 +41,13 @@ def wheel(folder: Path, filename: str, *requires: str) -> Path:
 
 
 def text_of(delivery: SourceDelivery, name: str) -> str:
-    (file,) = (f for f in delivery.files if f.name == name)
-    return file.read_bytes().decode()
+    (file,) = (f for f in delivery.delivery.files if f.path == name)
+    assert file.data is not None
+    return file.data.decode()
 
 
 def names(delivery: SourceDelivery) -> list[str]:
-    return [file.name for file in delivery.files]
+    return [file.path for file in delivery.delivery.files]
 
 
 @pytest.fixture
@@ -151,7 +153,7 @@ def test_delivery_offers_the_same_sources_to_uv_and_pip(links: Source, tmp_path:
         "https://extra.example/simple",
     ]
     assert [i.get("default", False) for i in uv["index"]] == [False, True, False]
-    assert uv["find-links"] == ["/run/gpuenv/sources/wheels", "https://links.example/"]
+    assert uv["find-links"] == ["/run/gpuenv/host/wheels", "https://links.example/"]
     assert uv["allow-insecure-host"] == ["extra.example"]
     pip = configparser.RawConfigParser()
     pip.read_string(text_of(delivery, "pip.conf"))
@@ -162,14 +164,14 @@ def test_delivery_offers_the_same_sources_to_uv_and_pip(links: Source, tmp_path:
     ]
     assert pip["global"]["find-links"].split() == uv["find-links"]
     assert names(delivery) == [
-        "uv.toml",
-        "pip.conf",
-        "ca.pem",
+        "ca.crt",
         "constraints.txt",
+        "pip.conf",
+        "uv.toml",
         "wheels/mpmath-1.3-py3-none-any.whl",
     ]
-    assert dict(delivery.environment)["SSL_CERT_FILE"] == "/run/gpuenv/sources/ca.pem"
-    assert delivery.constraints == ("/run/gpuenv/sources/constraints.txt",)
+    assert delivery.delivery.environ == (("UV_CONSTRAINT", f"{HOST_MOUNT}/constraints.txt"),)
+    assert delivery.delivery.torch_index_delivered
     assert text_of(delivery, "constraints.txt") == "numpy<3\n"
 
 
@@ -180,7 +182,7 @@ def test_offline_delivery_has_no_address_at_all(links: Source) -> None:
     assert tomllib.loads(text_of(delivery, "uv.toml")) == {
         "index-strategy": "unsafe-best-match",
         "no-index": True,
-        "find-links": ["/run/gpuenv/sources/wheels"],
+        "find-links": ["/run/gpuenv/host/wheels"],
     }
     assert "no-index = true" in text_of(delivery, "pip.conf")
     assert "https" not in text_of(delivery, "uv.toml") + text_of(delivery, "pip.conf")
@@ -202,23 +204,35 @@ def test_a_flat_page_of_torch_wheels_is_offered_as_links() -> None:
     assert [i["url"] for i in uv["index"]] == ["https://bob:pa55word@pypi.example/simple"]
 
 
-def test_no_password_shows_or_enters_the_digest() -> None:
+def test_no_password_shows_or_enters_the_text_of_a_step() -> None:
     other = Source.remote("https://bob:0ther@pypi.example/simple", origin="PIP_INDEX_URL")
     proxy = Setting(value=Secret("http://u:pr0xy@p.example:1"), origin="https_proxy")
     delivery = plan_delivery(PackageSources(index=PYPI, proxies=(("https", proxy),)))
-    assert delivery.digest == plan_delivery(PackageSources(index=other)).digest
-    shown = repr(delivery) + str(delivery.summary) + str(delivery.environment)
+    assert delivery_digest(delivery.delivery) == delivery_digest(
+        plan_delivery(PackageSources(index=other)).delivery
+    )
+    shown = repr(delivery) + str(delivery.summary) + str(delivery.delivery.environ)
     assert "pa55word" not in shown
     assert "pr0xy" not in shown
     assert dict(delivery.build_args)["HTTPS_PROXY"].reveal() == "http://u:pr0xy@p.example:1"
     assert Secret("pa55word") in delivery.secrets
 
 
-def test_digest_follows_what_is_offered(links: Source, tmp_path: Path) -> None:
-    sources = PackageSources(index=PYPI, find_links=(links,))
+def test_the_text_of_a_step_follows_what_is_offered(links: Source) -> None:
+    public = Source.remote("https://pypi.org/simple", origin="default")
+    mirror = Source.remote("https://mirror.example/simple", origin="default")
+    sources = PackageSources(index=public, find_links=(links,))
     archives = collect_local_archives(["mpmath"], sources, python=PY311, arch="x86_64")
-    before = plan_delivery(sources, archives=archives).digest
-    assert plan_delivery(sources, archives=archives).digest == before
-    assert plan_delivery(sources).digest != before
-    wheel(tmp_path / "wheels", "mpmath-1.3-py3-none-any.whl", "numpy")
-    assert plan_delivery(sources, archives=archives).digest != before
+    digests = {
+        delivery_digest(plan.delivery)
+        for plan in (
+            plan_delivery(sources, archives=archives),
+            plan_delivery(sources),
+            plan_delivery(PackageSources(index=mirror)),
+        )
+    }
+    assert len(digests) == 3
+
+
+def test_settings_point_at_where_the_recipe_mounts_them() -> None:
+    assert MOUNT_POINT == HOST_MOUNT
