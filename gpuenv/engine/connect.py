@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping
 
-    from gpuenv.engine.docker import DockerEngine
+    from gpuenv.engine.protocol import ContainerEngine
     from gpuenv.errors import EngineUnavailableError
 
 PRIVATE = "private"
@@ -257,7 +257,7 @@ def connect(
     environ: Mapping[str, str] | None = None,
     transport: Callable[[str], ForwardedSocket] | None = None,
     timeout_s: float = 20,
-) -> DockerEngine:
+) -> ContainerEngine:
     """Connect to the engine the user means and ask it once what it can do.
 
     Args:
@@ -299,7 +299,7 @@ def _open(
     *,
     transport: Callable[[str], ForwardedSocket] | None,
     timeout_s: float,
-) -> DockerEngine:
+) -> ContainerEngine:
     url, on_close = address.url, None
     if url.startswith("ssh://"):
         if transport is None:
@@ -330,7 +330,7 @@ def _handshake(
     local: bool,
     on_close: Callable[[], None] | None,
     timeout_s: float,
-) -> DockerEngine:
+) -> ContainerEngine:
     from docker import APIClient
     from docker.errors import DockerException
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuenv.engine import errors as e
+from gpuenv.engine.buildkit import run_build
 from gpuenv.engine.capabilities import EngineCapabilities, EngineVersion
 from gpuenv.engine.protocol import (
     BindMount,
@@ -23,7 +24,7 @@ from gpuenv.engine.sdk import SdkEngine, image_missing, parse_time
 from gpuenv.errors import LaunchFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
     from types import TracebackType
 
     from typing_extensions import Self
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
         Limit,
         Storage,
     )
-    from gpuenv.engine.protocol import ContainerSpec, Mount
+    from gpuenv.engine.events import BuildEvent
+    from gpuenv.engine.protocol import BuildRequest, ContainerSpec, Mount
     from gpuenv.errors import GpuenvError
 
 OLDEST_API = EngineVersion((1, 41))
@@ -478,6 +480,16 @@ class DockerEngine(SdkEngine):
         return CreatedContainer(
             id=made, name=str(data.get("Name", "")).lstrip("/"), findings=tuple(findings)
         )
+
+    def build(self, request: BuildRequest) -> Generator[BuildEvent, None, None]:
+        """Build an image by BuildKit and tell what happens."""
+        if self._capabilities.build != "buildkit":
+            raise e.BuildKitMissingError(
+                f"the engine at {self._address} has no BuildKit",
+                why=f"it runs containers for {self._capabilities.os}",
+                fix="use a Docker engine for Linux, 20.10 or newer",
+            )
+        return run_build(self, request)
 
     def usage(self, container: str) -> UsageSample:
         """Read what a container uses now."""

@@ -40,7 +40,7 @@ class StepCached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """Whole lines, or the unfinished last one, that a step printed."""
+    """One line that a step printed, without its line end and without terminal escapes."""
 
     step: str
     text: str
@@ -49,12 +49,21 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a step, or one item of it, has come; ``total`` is 0 where it is not known."""
+    """How far one item of a step has come.
+
+    Attributes:
+        item: ``exporting layers``, or the digest of a layer that is fetched.
+        current: Bytes, 0 where the item is not counted.
+        total: 0 where it is not known.
+        seconds: How long it took, once it is done.
+    """
 
     step: str
     item: str
     current: int
     total: int
+    done: bool = False
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -333,6 +333,28 @@ class SdkEngine:
         if buffer.strip():
             yield json.loads(buffer)
 
+    # --- builds, for the modules that know an engine's way of building ------------------------
+
+    def send_build(self, query: str, body: Iterable[bytes]) -> requests.Response:
+        """Send a build request with its context; the answer is a stream of JSON objects."""
+        return self._call(
+            "POST",
+            f"/build?{query}",
+            data=body,
+            headers={"Content-Type": "application/x-tar"},
+            stream=True,
+            timeout_s=None,
+            about="the build",
+        )
+
+    def build_lines(self, response: requests.Response) -> Generator[dict[str, Any], None, None]:
+        """Yield the objects of a build's answer."""
+        return self._json_lines(response)
+
+    def cancel_build(self, build_id: str, *, timeout_s: float) -> None:
+        """End a build that runs; one that has ended is fine."""
+        self._send("POST", "/build/cancel", query={"id": build_id}, timeout_s=timeout_s).close()
+
     # --- images -----------------------------------------------------------------------------
 
     def image(self, ref: str) -> ImageInfo | None:
