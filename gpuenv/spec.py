@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Arch: TypeAlias = Literal["x86_64", "aarch64"]
 Flavor: TypeAlias = Literal["runtime", "devel"]
 WheelSource: TypeAlias = Literal["pypi", "pytorch", "wheelhouse"]
+PythonSource: TypeAlias = Literal["base", "managed"]
 Confidence: TypeAlias = Literal["verified", "derived", "uncertain"]
 Feature: TypeAlias = Literal["jupyter", "ssh"]
 Companion: TypeAlias = Literal["torchvision", "torchaudio"]
@@ -110,11 +111,20 @@ class EnvironmentSpec:
         toolkit: The full toolkit version the wheels carry, ``None`` for ``cpu`` or when not known.
         nccl: ``None`` for ``cpu`` or where it is linked into torch and not known.
         triton: The requirement as the wheel states it, ``3.5.1`` or ``~=3.8.0``.
-        arch_list: What ``torch.cuda.get_arch_list()`` prints: ``sm_90``, ``compute_120``.
-        min_driver: The oldest driver that runs it, by minor-version compatibility.
+        min_driver: The oldest driver that runs it, by minor-version compatibility; the driver of
+            its own toolkit where a GPU asked for needs PTX.
+        cudnn: With an override, the version asked for; likewise ``nccl``.
+        arch_list: What ``torch.cuda.get_arch_list()`` prints: ``sm_90``, ``compute_120``; empty for
+            ``cpu``, and for an uncertain row whose list nobody could establish.
         base_image: The image the recipe starts from.
+        python_source: ``base`` when the base image brings that Python, else ``managed`` by uv.
+        devel_packages: Wheels that carry nvcc of the same toolkit, for ``devel`` images whose base
+            has none.
+        max_gcc: The newest GCC major that nvcc of the toolkit takes, where known.
         warnings: Sentences a user must see before relying on the row.
-        overrides: Packages replaced on request by ABI-compatible ones: ``("nccl", "2.28.9")``.
+        notes: How the request was read, where that was not obvious; no property of the image.
+        overrides: Wheels replaced on request by ABI-compatible ones:
+            ``("nvidia-nccl-cu12", "2.28.9")``.
     """
 
     torch: TorchVersion
@@ -134,7 +144,11 @@ class EnvironmentSpec:
     flavor: Flavor = "runtime"
     source: WheelSource
     confidence: Confidence
+    python_source: PythonSource = "base"
+    devel_packages: tuple[str, ...] = ()
+    max_gcc: str | None = None
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     overrides: tuple[tuple[str, str], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -161,7 +175,11 @@ class EnvironmentSpec:
             "flavor": self.flavor,
             "source": self.source,
             "confidence": self.confidence,
+            "python_source": self.python_source,
+            "devel_packages": list(self.devel_packages),
+            "max_gcc": self.max_gcc,
             "warnings": list(self.warnings),
+            "notes": list(self.notes),
             "overrides": dict(self.overrides),
         }
 

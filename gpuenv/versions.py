@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import total_ordering
 from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,7 +23,6 @@ _CAPABILITY_SM = re.compile(
 )
 
 
-@total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class DottedVersion:
     """A version made of numbers and dots, given to any depth.
@@ -91,6 +89,16 @@ class DottedVersion:
             return NotImplemented
         pairs = list(zip_longest(self.parts, other.parts, fillvalue=0))
         return [a for a, _ in pairs] < [b for _, b in pairs]
+
+    # Written out for type checkers, which do not see what functools.total_ordering adds.
+    def __le__(self, other: Self) -> bool:
+        return NotImplemented if type(other) is not type(self) else not other < self
+
+    def __gt__(self, other: Self) -> bool:
+        return NotImplemented if type(other) is not type(self) else other < self
+
+    def __ge__(self, other: Self) -> bool:
+        return NotImplemented if type(other) is not type(self) else not self < other
 
     def __hash__(self) -> int:
         return hash((type(self), self._key()))
