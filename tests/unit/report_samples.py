@@ -291,3 +291,92 @@ def canary_diagnosis() -> Diagnosis:
     return diagnosis_of(
         bad, causes=(Cause(result=bad),), where=canary_facts().where, asked={"note": _PRIVATE}
     )
+
+
+def eight_gpus() -> Report:
+    """Return a healthy report of a machine with eight GPUs, with everything there is to draw."""
+    sizes = [2**power for power in range(15, 35)]
+    curves = [
+        {
+            "name": f"{dtype}, 8 GPUs",
+            "points": [[size, round(peak / (1 + (26e6 * scale) / size), 3)] for size in sizes],
+        }
+        for dtype, peak, scale in (("float32", 471.0, 1.0), ("bfloat16", 466.0, 1.2))
+    ]
+    bandwidth = CheckResult(
+        id="nccl.bw",
+        status=Status.PASS,
+        summary="all-reduce over 8 GPUs: 471 GB/s bus bandwidth at 16 GiB, 98 % of the expectation",
+        numbers={
+            "value": 471.0,
+            "unit": "GB/s",
+            "expected": 480.0,
+            "source": "stas00/ml-engineering, 8x H200",
+            "curve": {
+                "title": "NCCL all-reduce, 8 GPUs",
+                "x": "message size",
+                "x_unit": "B",
+                "y": "bus bandwidth",
+                "y_unit": "GB/s",
+                "expected": 480.0,
+                "series": curves,
+            },
+        },
+    )
+    matmul = CheckResult(
+        id="perf.matmul",
+        status=Status.WARN,
+        summary="GPU 5 reaches 341 TFLOP/s in bfloat16, the others 760",
+        numbers={
+            "bars": {
+                "title": "Matrix product, bfloat16",
+                "unit": "TFLOP/s",
+                "floor": 395.0,
+                "expected": 788.0,
+                "bars": [[f"GPU {n}", 341.0 if n == 5 else 755.0 + n] for n in range(8)],
+            }
+        },
+    )
+    copies = CheckResult(
+        id="perf.h2d",
+        status=Status.PASS,
+        summary="host to device 55 GB/s on each GPU",
+        numbers={
+            "bars": {
+                "title": "Host to device, pinned",
+                "unit": "GB/s",
+                "floor": 48.0,
+                "bars": [[f"GPU {n}", 55.0 + n / 10] for n in range(8)],
+            }
+        },
+    )
+    base = healthy().diagnosis
+    devices = [
+        {"index": n, "memory_bytes": 150_754_820_096, "free_bytes": 149_000_000_000 - n * 3 * 2**30}
+        for n in range(8)
+    ]
+    step = {
+        "results": [
+            {"device": "cuda:0", "losses": [1.31, 0.94, 0.71, 0.55, 0.45, 0.37, 0.31, 0.26]}
+        ]
+    }
+    facts = Facts(
+        where={"kind": "host"},
+        probes={
+            "torch.devices": ProbeRun(status="ok", facts={"devices": devices}, duration_s=0.8),
+            "torch.step": ProbeRun(status="ok", facts=step, duration_s=2.2),
+        },
+    )
+    return report_of(
+        diagnosis_of(
+            *base.results, bandwidth, matmul, copies,
+            causes=(Cause(result=matmul),),
+            headline="1 cause, 66 passed, 2 skipped",
+            asked={"level": 2},
+            timings_s={
+                "torch.import": 4.1, "torch.allreduce": 21.4, "torch.compile": 17.9,
+                "torch.matmul": 3.3, "host.nvml": 0.41, "host.pci": 0.02, "host.nodes": 0.01,
+            },
+        ),
+        facts,
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from gpuenv.checks.model import Cause, CheckResult, Fix, Status
 from gpuenv.report.document import load_schema, report_as_document
 from gpuenv.report.github import fenced_off, render_annotations, render_step_summary
 from gpuenv.report.junit import render_junit
+from gpuenv.report.page import render_page
 from gpuenv.report.redact import Redactor
 from gpuenv.report.report import Report, make_report
 from gpuenv.report.table import ASCII, UNICODE, as_plain, as_text, render_lines, symbols_for
@@ -295,5 +297,6 @@ def all_formats(report: Report) -> dict[str, str]:
         "json": json.dumps(report_as_document(report)),
         "junit": render_junit(report),
         "github": render_annotations(report),
+        "page": html.unescape(render_page(report)),
         "summary": render_step_summary(report).replace("\\", ""),
     }
