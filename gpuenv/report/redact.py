@@ -73,7 +73,7 @@ _SERIAL_KEYS = re.compile(
     r"(?:^|_)(?:serial|serials|serial_number|board_serial|chassis_serial|machine_id|boot_id|"
     r"product_uuid|node_guid|sys_image_guid|port_guid)$"
 )
-_ENV_KEYS = frozenset({"env", "environ", "environment", "environment_variables"})
+_ENV_KEYS = frozenset({"env", "environ", "environment", "environment_variables", "variables"})
 _DIST_KEYS = frozenset({"dists", "distributions", "packages", "wheels", "installed"})
 
 _VERBATIM_FIELDS = frozenset({
@@ -237,6 +237,10 @@ class Redactor:
         key = path[-1].lower()
         if len(path) > 1 and path[-2].lower() in _ENV_KEYS:
             self._learn_environment(path[-1], value)
+        elif key == "name" and "host.user" in path:
+            self._learn_name(value, "<user>")
+        elif key == "path" and path[-2:] == ("home", "path"):
+            self._learn_home(value)
         elif key in _HOST_KEYS:
             self._learn_host(value)
         elif key in _USER_KEYS:

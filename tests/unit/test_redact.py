@@ -112,8 +112,11 @@ def test_what_facts_name_is_removed_wherever_it_stands() -> None:
                     "hostname": "zeus17.acme.example.net",
                     "user": "mallory",
                     "home": "/srv/people/mallory",
-                    "kernel": "6.1.0 zeus17 built by mallory",
+                    "kernel": "6.1.0 zeus17 built by mallory, trudy",
                 },
+            ),
+            "host.user": ProbeRun(
+                status="ok", facts={"name": "trudy", "home": {"path": "/mnt/people/trudy-x"}}
             ),
             "host.nvml": ProbeRun(
                 status="ok",
@@ -122,7 +125,7 @@ def test_what_facts_name_is_removed_wherever_it_stands() -> None:
             "host.env": ProbeRun(
                 status="ok",
                 facts={
-                    "env": {
+                    "variables": {
                         "NCCL_DEBUG": "INFO",
                         "HOSTNAME": "pod-abc-77",
                         "CORP_THING": "hunter2",
@@ -139,7 +142,8 @@ def test_what_facts_name_is_removed_wherever_it_stands() -> None:
         [dict(clean.where), {name: dict(run.facts) for name, run in clean.probes.items()}]
     )
     for canary in (
-        "zeus17", "acme", "mallory", "1653921035123", "3f9a1c22", "pod-abc", "hunter2", "hunter3",
+        "zeus17", "acme", "mallory", "trudy", "1653921035123", "3f9a1c22", "pod-abc", "hunter2",
+        "hunter3",
     ):  # fmt: skip
         assert canary not in text
     assert '"NCCL_DEBUG": "INFO"' in text
