@@ -150,10 +150,14 @@ class PutFile:
 
     It is not in the image, the environment or ``inspect``. Missing folders on the way are made,
     owned by root and closed for others' writing.
+
+    Attributes:
+        content: ``None`` makes a folder, or gives one that is there this mode and owner; one that
+            stands above other files must come before them.
     """
 
     path: str
-    content: bytes = field(repr=False)
+    content: bytes | None = field(repr=False)
     mode: int = 0o644
     uid: int = 0
     gid: int = 0

@@ -16,6 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spec", "wheelfacts", "state", "resources", "process", "validate"),
     ("matrix", "index", "config", "render", "checks", "verify"),
     ("host", "engine", "report"),
+    ("containers",),
     ("build", "launch", "doctor"),
     ("output", "commands", "cli", "__main__"),
 )

@@ -1,0 +1,339 @@
+"""Make, find, stop and remove environments; whatever interrupts, nothing half-made stays."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpuenv.containers.errors import (
+    EnvironmentAmbiguousError,
+    EnvironmentNotFoundError,
+    GpuMissingInContainerError,
+    NoFreePortError,
+)
+from gpuenv.containers.identity import KIND, NAME, OWNER, SESSION, VOLUME, Identity, identity_of
+from gpuenv.containers.plan import Note
+from gpuenv.containers.users import edit_group, edit_passwd
+from gpuenv.engine.errors import NameTakenError, PortTakenError, RlimitRefusedError
+from gpuenv.engine.protocol import PutFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gpuenv.containers.plan import ContainerPlan
+    from gpuenv.engine.protocol import ContainerEngine, ContainerInfo
+
+_PORT_TRIES = 64
+_GPU_PROBE_TIMEOUT_S = 60.0
+_GPU_NODES = "/dev/nvidia[0-9]* /dev/nvidiactl /dev/dxg"
+_NO_SUCH_PROGRAM = (126, 127)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """A container of ours and who it is."""
+
+    identity: Identity
+    container: ContainerInfo
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs now."""
+        return self.container.running
+
+
+# --- making --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def removing_on_failure(engine: ContainerEngine, session: str) -> Iterator[None]:
+    """Remove what a launch made if it does not come to its end, by Ctrl-C or by an error.
+
+    By label, since a container may exist whose id never reached us.
+    """
+    try:
+        yield
+    except BaseException:
+        for container in engine.containers(labels={SESSION: session}):
+            engine.remove(container.id, force=True)
+        raise
+
+
+def start_planned(
+    engine: ContainerEngine,
+    plan: ContainerPlan,
+    *,
+    on_note: Callable[[Note], None],
+    before_start: Callable[[str], None] | None = None,
+) -> ContainerInfo:
+    """Make and start the container of a plan.
+
+    Where the engine turns out not to be allowed to set a ulimit, it is made again without that one,
+    so that it has the engine's own, and the user is told.
+
+    Args:
+        on_note: Told what comes up on the way, beyond ``plan.notes``.
+        before_start: Called with the id of each container made, to attach to it.
+
+    Raises:
+        LaunchFailedError: In one of its kinds; nothing is left behind.
+    """
+    with removing_on_failure(engine, plan.identity.session):
+        while True:
+            created = _create(engine, plan, on_note)
+            if before_start is not None:
+                before_start(created)
+            try:
+                info = engine.start(created)
+            except RlimitRefusedError as refused:
+                engine.remove(created, force=True)
+                plan = _without_ulimit(plan, refused, on_note)
+                continue
+            break
+        if plan.gpu.request is not None:
+            require_gpu_inside(engine, info)
+        return info
+
+
+def start_on_free_port(
+    engine: ContainerEngine,
+    plan_for: Callable[[int], ContainerPlan],
+    *,
+    first_port: int,
+    port_free: Callable[[int], bool],
+    on_note: Callable[[Note], None],
+) -> tuple[ContainerInfo, int]:
+    """Start a container on ``first_port`` or the next free one, and tell which.
+
+    Args:
+        plan_for: The plan with a host port in it; each with a session of its own or the same one.
+        port_free: Asked first, which is cheaper than a start that fails.
+
+    Raises:
+        NoFreePortError: None of the next ports was free.
+    """
+    last = min(first_port + _PORT_TRIES, 65536)
+    for port in range(first_port, last):
+        if not port_free(port):
+            continue
+        if port != first_port:
+            on_note(Note(level="note", text=f"port {first_port} is taken, so it is {port}"))
+        try:
+            return start_planned(engine, plan_for(port), on_note=on_note), port
+        except PortTakenError:
+            continue
+    raise NoFreePortError(
+        f"no free port from {first_port} to {last - 1}",
+        why="each of them is in use on the engine's host",
+        fix="--port NUMBER, with a free one",
+    )
+
+
+def _create(engine: ContainerEngine, plan: ContainerPlan, on_note: Callable[[Note], None]) -> str:
+    for volume in plan.volumes:
+        engine.create_volume(volume.name, labels=volume.labels(plan.identity.created))
+    try:
+        created = engine.create(plan.spec)
+    except NameTakenError as taken:
+        raise NameTakenError(
+            f"the name {plan.spec.name} is taken by a container that gpuenv did not make",
+            why=taken.why,
+            fix="choose another --name, or remove that container",
+        ) from taken
+    for finding in created.findings:
+        level = "warning" if finding.severity == "refusal" else finding.severity
+        on_note(Note(level=level, text=". ".join(t for t in (finding.what, finding.why) if t)))
+    files = (*plan.folders, *_accounts(engine, created.id, plan))
+    if files:
+        engine.put_files(created.id, files)
+    return created.id
+
+
+def _accounts(engine: ContainerEngine, container: str, plan: ContainerPlan) -> tuple[PutFile, ...]:
+    """Return the passwd and group files of the image with the mapped user in them."""
+    user = plan.user
+    if not user.mapped or user.uid is None or user.gid is None:
+        return ()
+
+    def text(path: str) -> str:
+        return (engine.read_file(container, path) or b"").decode("utf-8", "surrogateescape")
+
+    passwd = edit_passwd(text("/etc/passwd"), uid=user.uid, gid=user.gid)
+    gids = (user.gid, *(int(group) for group in user.group_add))
+    group = edit_group(text("/etc/group"), gids=gids)
+    return (
+        PutFile(path="/etc/passwd", content=passwd.encode("utf-8", "surrogateescape")),
+        PutFile(path="/etc/group", content=group.encode("utf-8", "surrogateescape")),
+    )
+
+
+def _without_ulimit(
+    plan: ContainerPlan, refused: RlimitRefusedError, on_note: Callable[[Note], None]
+) -> ContainerPlan:
+    name = refused.data.get("ulimit")
+    kept = tuple(limit for limit in plan.spec.ulimits if name and limit.name != name)
+    if len(kept) == len(plan.spec.ulimits):
+        raise refused
+    dropped = name or ", ".join(limit.name for limit in plan.spec.ulimits)
+    on_note(
+        Note(
+            level="note",
+            text=f"ulimit {dropped} stays as the engine has it: it may not set it ({refused.why})",
+        )
+    )
+    return replace(plan, spec=replace(plan.spec, ulimits=kept))
+
+
+def require_gpu_inside(engine: ContainerEngine, info: ContainerInfo) -> None:
+    """Make sure that a container which was asked for a GPU has one, whatever the engine answered.
+
+    Raises:
+        GpuMissingInContainerError: It runs and has no GPU.
+    """
+    probe = engine.exec(
+        info.id,
+        (
+            "sh",
+            "-c",
+            "ls -d /dev/nvidia[0-9]* /dev/nvidiactl /dev/dxg /dev/nvidia-caps/* 2>/dev/null",
+        ),
+        timeout_s=_GPU_PROBE_TIMEOUT_S,
+    )
+    if probe.exit_code in _NO_SUCH_PROGRAM or probe.stdout.strip():
+        return  # an image without a shell can hide it, but not refuse it
+    raise GpuMissingInContainerError(
+        f"{info.name} was asked for a GPU and has none",
+        why="the engine started it, and there is no device node of a GPU inside",
+        fix="gpuenv doctor says what keeps the engine from giving it; --gpus none runs on the CPU",
+    )
+
+
+# --- finding -------------------------------------------------------------------------------------
+
+
+def list_environments(
+    engine: ContainerEngine, *, owner: int | None = None, kind: str | None = None
+) -> tuple[Environment, ...]:
+    """List what gpuenv started on this engine, newest first.
+
+    Args:
+        owner: Only what belongs to this uid; ``None`` for everybody's.
+    """
+    labels: dict[str, str | None] = {SESSION: None}
+    if owner is not None:
+        labels[OWNER] = str(owner)
+    if kind is not None:
+        labels[KIND] = kind
+    return tuple(
+        Environment(identity=identity, container=container)
+        for container in engine.containers(labels=labels)
+        if (identity := identity_of(container)) is not None
+    )
+
+
+def find_environment(
+    engine: ContainerEngine, name: str, *, kind: str, owner: int
+) -> Environment | None:
+    """Return the environment of exactly that name and kind, running or not."""
+    environments = [
+        Environment(identity=identity, container=container)
+        for container in engine.containers(
+            labels={SESSION: None, NAME: name, KIND: kind, OWNER: str(owner)}
+        )
+        if (identity := identity_of(container)) is not None
+    ]
+    environments.sort(key=lambda one: (one.running, one.identity.created), reverse=True)
+    return environments[0] if environments else None
+
+
+def select_environments(
+    environments: tuple[Environment, ...], word: str
+) -> tuple[Environment, ...]:
+    """Return the environments a user means by a word.
+
+    A name (all its kinds), ``NAME-KIND``, the container's name or id, or the beginning of a name
+    that only one has.
+
+    Raises:
+        EnvironmentNotFoundError: None is meant.
+        EnvironmentAmbiguousError: Several begin so.
+    """
+    for matches in (
+        [e for e in environments if e.identity.name == word],
+        [e for e in environments if f"{e.identity.name}-{e.identity.kind}" == word],
+        [e for e in environments if e.container.name == word],
+        [e for e in environments if len(word) >= 8 and e.container.id.startswith(word)],  # noqa: PLR2004
+    ):
+        if matches:
+            return tuple(matches)
+    begun = [e for e in environments if word and e.identity.name.startswith(word)]
+    names = sorted({e.identity.name for e in begun})
+    if len(names) == 1:
+        return tuple(begun)
+    if names:
+        raise EnvironmentAmbiguousError(
+            f"{word!r} stands for {len(names)} environments",
+            why=", ".join(names),
+            fix=f"give the whole name: {names[0]}",
+        )
+    known = sorted({e.identity.name for e in environments})
+    raise EnvironmentNotFoundError(
+        f"there is no environment {word!r}",
+        why=f"there are {', '.join(known)}" if known else "gpuenv has started none here",
+        fix="gpuenv ps lists them",
+        data={"environments": known},
+    )
+
+
+def taken_gpus(environments: tuple[Environment, ...]) -> tuple[str, ...]:
+    """Return the indexes and UUIDs of GPUs that running environments hold by name."""
+    return tuple(
+        name
+        for environment in environments
+        if environment.running and environment.identity.gpus not in {"none", "all"}
+        for name in environment.identity.gpus.split(",")
+    )
+
+
+# --- ending --------------------------------------------------------------------------------------
+
+
+def remove_environment(engine: ContainerEngine, environment: Environment) -> bool:
+    """Remove a container, running or not; ``False`` if it was gone already."""
+    return engine.remove(environment.container.id, force=True)
+
+
+def remove_caches(engine: ContainerEngine, *, owner: int) -> tuple[str, ...]:
+    """Remove the cache volumes of a user that nothing uses; return their names."""
+    volumes = engine.volumes(labels={VOLUME: None, OWNER: str(owner)})
+    return tuple(volume.name for volume in volumes if engine.remove_volume(volume.name))
+
+
+def as_dict(environment: Environment) -> dict[str, Any]:
+    """Return an environment for ``--json``."""
+    identity, container = environment.identity, environment.container
+    return {
+        "name": identity.name,
+        "kind": identity.kind,
+        "container": container.name,
+        "id": container.id,
+        "session": identity.session,
+        "state": container.state,
+        "exit_code": container.exit_code if not environment.running else None,
+        "image": container.image,
+        "image_id": container.image_id,
+        "gpus": identity.gpus,
+        "workspace": identity.workspace,
+        "owner": identity.owner,
+        "login": identity.login,
+        "created": identity.created.isoformat(),
+        "ports": [
+            {
+                "container_port": port.container_port,
+                "host_port": port.host_port,
+                "host_ip": port.host_ip,
+            }
+            for port in container.ports
+        ],
+    }
