@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import selectors
 import shutil
+import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 
@@ -28,6 +33,19 @@ class ProgramNotFoundError(FileNotFoundError):
 
 class ProgramTimeoutError(TimeoutError):
     """The program did not end in time and was killed."""
+
+
+class ProgramFailedError(RuntimeError):
+    """The program ended with an exit code other than 0."""
+
+    def __init__(self, program: str, exit_code: int, stderr: str) -> None:
+        super().__init__(f"{program} ended with exit code {exit_code}")
+        self.exit_code = exit_code
+        self.stderr = stderr
+
+
+_NOISE_BYTES = 65536
+_PATIENCE_S = 5.0
 
 
 def find_program(name: str) -> str | None:
@@ -76,3 +94,110 @@ def run_program(
         stdout=done.stdout.decode("utf-8", "replace"),
         stderr=done.stderr.decode("utf-8", "replace"),
     )
+
+
+def stream_program(
+    arguments: Sequence[str],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+) -> Iterator[str]:
+    """Run a program and yield the lines of its standard output as they come.
+
+    Its standard error is read as well and, when it fails, ends up in the error. The program and all
+    it started are killed when the caller stops listening, Ctrl-C included, or the time is up.
+
+    Raises:
+        ProgramNotFoundError: There is no such program.
+        ProgramTimeoutError: It was killed after ``timeout_s``.
+        ProgramFailedError: It ended with another exit code than 0.
+    """
+    try:
+        process = subprocess.Popen(
+            list(arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=None if env is None else dict(env),
+            start_new_session=True,
+        )
+    except FileNotFoundError as exc:
+        raise ProgramNotFoundError(arguments[0]) from exc
+    except PermissionError as exc:
+        raise ProgramNotFoundError(f"{arguments[0]} cannot be executed") from exc
+    noise = bytearray()
+    try:
+        yield from _lines(process, stdin, noise, timeout_s)
+        exit_code = process.wait()
+    finally:
+        _end_group(process)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+    if exit_code:
+        raise ProgramFailedError(arguments[0], exit_code, noise.decode("utf-8", "replace"))
+
+
+def _lines(
+    process: subprocess.Popen[bytes], stdin: bytes, noise: bytearray, timeout_s: float
+) -> Iterator[str]:
+    deadline = time.monotonic() + timeout_s
+    pending = b""
+    left = memoryview(stdin)
+    with selectors.DefaultSelector() as selector:
+        _register(selector, process)
+        while process.stdout in {key.fileobj for key in selector.get_map().values()}:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                raise ProgramTimeoutError(f"no end within {timeout_s:g} s")
+            for key, _ in selector.select(min(remaining_s, 1.0)):
+                if key.fileobj is process.stdin:
+                    left = _feed(key.fd, left)
+                    if not left:
+                        selector.unregister(key.fileobj)
+                        process.stdin.close()
+                    continue
+                piece = os.read(key.fd, 65536)
+                if not piece:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stderr:
+                    noise += piece
+                    del noise[:-_NOISE_BYTES]
+                else:
+                    *lines, pending = (pending + piece).split(b"\n")
+                    yield from (line.decode("utf-8", "replace") for line in lines)
+    if pending:
+        yield pending.decode("utf-8", "replace")
+
+
+def _register(selector: selectors.BaseSelector, process: subprocess.Popen[bytes]) -> None:
+    for stream, events in (
+        (process.stdin, selectors.EVENT_WRITE),
+        (process.stdout, selectors.EVENT_READ),
+        (process.stderr, selectors.EVENT_READ),
+    ):
+        if stream is not None:
+            os.set_blocking(stream.fileno(), False)
+            selector.register(stream, events)
+
+
+def _feed(fd: int, left: memoryview) -> memoryview:
+    """Write what the pipe takes; nothing is left for a program that does not read."""
+    try:
+        return left[os.write(fd, left[:65536]) :]
+    except BlockingIOError:
+        return left
+    except BrokenPipeError:
+        return left[:0]
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ask the program to end, so that it can end what it started, then make it end."""
+    for number, patience_s in ((signal.SIGTERM, _PATIENCE_S), (signal.SIGKILL, None)):
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(patience_s)

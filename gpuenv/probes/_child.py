@@ -11,13 +11,15 @@ Whatever the probe or a library prints goes to standard error.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import traceback
-from typing import Any
+import sys
 
 from ._common import Context
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def main(request: dict[str, Any]) -> None:
@@ -42,7 +44,8 @@ def main(request: dict[str, Any]) -> None:
         context = Context(options.get("root", "/"), options, tell)
         try:
             if module is None:
-                module = importlib.import_module("gpuenv.probes." + request["module"])
+                __import__("gpuenv.probes." + request["module"])
+                module = sys.modules["gpuenv.probes." + request["module"]]
             facts = module.PROBES[name](context)
         except Exception as error:
             say({"probe": name, "status": "error", "facts": told, "error": last_words(error)})
@@ -56,8 +59,11 @@ def main(request: dict[str, Any]) -> None:
 
 def last_words(error: BaseException) -> str:
     """Return the error and where it was raised, one line."""
-    frames = traceback.extract_tb(error.__traceback__)
     text = "{}: {}".format(type(error).__name__, error)
-    if frames:
-        text += " ({}:{})".format(os.path.basename(frames[-1].filename), frames[-1].lineno)
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame is not None:
+        name = os.path.basename(frame.tb_frame.f_code.co_filename)
+        text += " ({}:{})".format(name, frame.tb_lineno)
     return text[:2000]

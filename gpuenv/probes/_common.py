@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any, Callable
+
+TYPE_CHECKING = False  # importing typing would double the start of a probe
+if TYPE_CHECKING:
+    from typing import Any, Callable
 
 
 class Context:

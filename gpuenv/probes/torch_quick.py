@@ -264,7 +264,7 @@ def nccl_versions(_context: Context) -> dict[str, Any]:
 
 def nccl_version_text(number: int) -> str:
     """Write NCCL's version number as text: 23007 is 2.30.7, and up to 2.8 it was 2804 for 2.8.4."""
-    thousands = 1000 if number < 10000 else 10000  # noqa: PLR2004 - the macro changed with 2.9
+    thousands = 1000 if number < 10000 else 10000
     return "{}.{}.{}".format(number // thousands, number % thousands // 100, number % 100)
 
 
@@ -361,9 +361,9 @@ def autograd_on(torch: Any, device: str) -> dict[str, Any]:
     for start in (1.0, 1.5):  # doubled until it passes 100; squared only where that gave over 150
         value = leaf(start)
         grown = value
-        while grown < 100:  # noqa: PLR2004
+        while grown < 100:
             grown = grown * 2
-        (grown**2 if grown > 150 else grown).backward()  # noqa: PLR2004
+        (grown**2 if grown > 150 else grown).backward()
         facts["control_flow"].append(value.grad.item())
 
     facts["zero_grad"] = zero_grad_on(torch, device)
