@@ -96,6 +96,7 @@ TORCH_PROBES = (
         "allreduce-1p",
         level=Level.QUICK,
     ),
+    *_torch("torch_collective", "collective", level=Level.STANDARD, timeout_s=480.0),
 )
 """Probes that import torch, in the order they run: light before heavy."""
 
