@@ -362,11 +362,12 @@ def _place(
     reasons: list[str] = []
     for base in fitting:
         key = _wheel(row, base.python)
-        missing = {source: why for wheel, source, why in availability.missing if wheel == key}
+        missing: dict[WheelSource, str] = dict(availability.unreachable)
+        missing |= {source: why for wheel, source, why in availability.missing if wheel == key}
         for source in remote:
             if source not in missing:
                 return _Placement(base=base, source=source)
-        reasons += [f"{source}: {why}" for source, why in missing.items()]
+        reasons += [f"{source}: {missing[source]}" for source in remote]
     unique = "; ".join(dict.fromkeys(reasons))
     return replace(shown, problem=f"cannot be had ({unique})" if unique else "")
 

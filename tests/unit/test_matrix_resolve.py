@@ -129,3 +129,21 @@ def test_a_wheel_at_hand_wins_and_brings_its_python() -> None:
         "3.13",
         "debian:trixie",
     )
+
+
+def test_a_source_that_does_not_answer_has_none_of_its_rows() -> None:
+    matrix = load_matrix()
+    wheel = WheelKey(
+        torch=TorchVersion.parse("2.13.0"),
+        variant="cpu",
+        python=PythonVersion.parse("3.11"),
+        arch="x86_64",
+    )
+    unreachable = Availability(
+        wheelhouse=frozenset({wheel}), unreachable=(("pytorch", "no route to host"),)
+    )
+    row = resolve(matrix, MatrixRequest(cuda="cpu"), unreachable)
+    assert (str(row.torch), row.source) == ("2.13.0", "wheelhouse")
+    with pytest.raises(UnsupportedCombinationError) as refused:
+        resolve(matrix, MatrixRequest(cuda="cpu", torch=TorchVersion.parse("2.14")), unreachable)
+    assert "no route to host" in refused.value.why
