@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from gpuenv.checks.diagnose import diagnose
@@ -60,17 +61,20 @@ def plan_doctor(
     *,
     level: Level = Level.QUICK,
     require: tuple[str, ...] = (),
+    skip: tuple[str, ...] = (),
     expect_gpus: int | None = None,
     sysroot: str = "/",
     budget_s: float | None = None,
 ) -> DoctorPlan:
-    """Choose the probes of a level."""
+    """Choose the probes of a level, without those that only checks left out by ``skip`` read."""
     asked: dict[str, Any] = {"level": int(level), "require": list(require)}
+    if skip:
+        asked["skip"] = list(skip)
     if expect_gpus is not None:
         asked["expect_gpus"] = expect_gpus
     return DoctorPlan(
         level=level,
-        probes=tuple(spec for spec in all_probes() if spec.level <= level),
+        probes=tuple(spec for spec in all_probes() if spec.level <= level and _is_read(spec, skip)),
         budget_s=BUDGET_S[level] if budget_s is None else budget_s,
         options={"root": sysroot, "level": int(level)},
         asked=asked,
@@ -181,6 +185,15 @@ class LocalPlace:
 
 
 _GRACE_S = 10.0
+
+
+def _is_read(spec: ProbeSpec, skip: tuple[str, ...]) -> bool:
+    """Say whether a check that was not left out reads the probe, or none reads it at all."""
+    from gpuenv.checks.catalogue import CHECKS
+
+    readers = [check.id for check in CHECKS if spec.name in (*check.needs, *check.uses)]
+    left_out = [any(fnmatchcase(name, pattern) for pattern in skip) for name in readers]
+    return not readers or not all(left_out)
 
 
 def run_doctor(plan: DoctorPlan, place: ProbePlace, on_probe: OnProbe) -> Facts:

@@ -66,6 +66,13 @@ class CheckFailedError(GpuenvError):
     slug = "check-failed"
 
 
+class NotDiagnosedError(GpuenvError):
+    """Something ``--require`` names was skipped or errored, so nobody knows how it is."""
+
+    exit_code = EXIT_NOT_DIAGNOSED
+    slug = "not-diagnosed"
+
+
 class ConfigurationError(GpuenvError):
     """A flag, an environment variable or a file holds something gpuenv cannot take."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from gpuenv.errors import EXIT_OK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.console import Console
 
@@ -88,14 +88,21 @@ class Output:
         human: Callable[[], None],
         status: Status = "success",
         exit_code: int = EXIT_OK,
+        errors: Sequence[GpuenvError] = (),
     ) -> None:
         """Give the command's one answer: ``data`` as JSON, or whatever ``human`` prints.
 
-        The process ends with ``exit_code`` once the command returns.
+        The process ends with ``exit_code`` once the command returns. ``errors`` are for JSON
+        readers, where an answer is at the same time bad news; ``human`` tells them in its words.
         """
         self.exit_code = exit_code
         if self.json_mode:
-            self._envelope(data, status=status, exit_code=exit_code, errors=[])
+            self._envelope(
+                data,
+                status=status,
+                exit_code=exit_code,
+                errors=[error.as_dict() for error in errors],
+            )
         else:
             human()
         self._answered = True

@@ -82,6 +82,8 @@ def _skip_for(
             ),
         )
 
+    if any(fnmatchcase(check.id, str(pattern)) for pattern in facts.asked.get("skip", ())):
+        return skip("excluded", "left out by --skip")
     if check.level > level:
         return skip("level", f"needs --level {check.level.name.lower()}")
     for parent in check.after:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast, get_args
 
 from gpuenv.checks.model import Facts, ProbeRun, ProbeStatus
@@ -32,6 +34,20 @@ def probe_run_as_document(run: ProbeRun) -> dict[str, Any]:
     if run.error:
         document["error"] = run.error
     return document
+
+
+def load_facts(path: str) -> Facts:
+    """Read a fact document from a file, or from standard input when the path is ``-``.
+
+    Raises:
+        ConfigurationError: It cannot be read, or holds no facts.
+    """
+    try:
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    except OSError as exc:
+        raise ConfigurationError(f"cannot read {path}", why=exc.strerror or str(exc)) from exc
+    origin = "standard input" if path == "-" else path
+    return parse_facts(data.decode("utf-8", "replace"), origin=origin)
 
 
 def parse_facts(text: str, *, origin: str = "the facts") -> Facts:

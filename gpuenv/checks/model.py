@@ -48,6 +48,7 @@ SkipReason: TypeAlias = Literal[
     "not-probed",
     "offline",
     "single-gpu",
+    "excluded",
 ]
 Side: TypeAlias = Literal["host", "container", "image", "engine", "project"]
 Confidence: TypeAlias = Literal["certain", "likely", "possible"]
@@ -140,7 +141,7 @@ class Facts:
         where: Kind of place and how it was reached: ``{"kind": "host" | "container" | "image" |
             "python" | "file", "target": ...}``.
         asked: What the user asked for, as far as checks depend on it: ``{"level": 1,
-            "require": ["gpu"], "expect_gpus": 8}``.
+            "require": ["gpu"], "expect_gpus": 8, "skip": ["hw.*"]}``.
         probes: By probe name; :mod:`gpuenv.checks.probes` lists the names and their keys.
         complete: False when the probing was cut short (Ctrl-C, a stream that broke off).
     """

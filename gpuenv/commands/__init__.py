@@ -53,28 +53,46 @@ def command(
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(function)
-        def with_shared_flags(
-            *args: Any, json_mode: bool, verbose: int, quiet: int, **kwargs: Any
-        ) -> None:
-            out = output.current()
-            out.json_mode = out.json_mode or json_mode
-            out.verbosity += verbose - quiet
-            function(*args, **kwargs)
-
-        signature = inspect.signature(function, eval_str=True)
-        own = tuple(signature.parameters.values())
-        wrapper: Any = with_shared_flags
-        wrapper.__signature__ = signature.replace(parameters=[*own, *_SHARED_PARAMETERS])
-        wrapper.__annotations__ = {
-            **{parameter.name: parameter.annotation for parameter in own},
-            **{parameter.name: parameter.annotation for parameter in _SHARED_PARAMETERS},
-        }
-        del wrapper.__wrapped__  # typer would read the signature behind it
-        app.command(name, **settings)(wrapper)
+        app.command(name, **settings)(_with_shared_flags(function))
         return function
 
     return decorate
+
+
+def group(
+    app: typer.Typer, name: str, function: Callable[..., None], **settings: Any
+) -> typer.Typer:
+    """Register a function as the command ``name`` that also has commands below it.
+
+    The function gets a ``typer.Context`` first and does nothing when one of those was asked for.
+    """
+    below = typer.Typer(rich_markup_mode=None, **settings)
+    below.callback(invoke_without_command=True)(_with_shared_flags(function))
+    app.add_typer(below, name=name)
+    return below
+
+
+def _with_shared_flags(function: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def with_shared_flags(
+        *args: Any, json_mode: bool, verbose: int, quiet: int, **kwargs: Any
+    ) -> None:
+        out = output.current()
+        out.json_mode = out.json_mode or json_mode
+        out.verbosity += verbose - quiet
+        function(*args, **kwargs)
+
+    signature = inspect.signature(function, eval_str=True)
+    own = tuple(signature.parameters.values())
+    wrapper: Any = with_shared_flags
+    wrapper.__signature__ = signature.replace(parameters=[*own, *_SHARED_PARAMETERS])
+    wrapper.__annotations__ = {
+        **{parameter.name: parameter.annotation for parameter in own},
+        **{parameter.name: parameter.annotation for parameter in _SHARED_PARAMETERS},
+    }
+    del wrapper.__wrapped__  # typer would read the signature behind it
+    with_flags: Callable[..., None] = wrapper
+    return with_flags
 
 
 def _areas() -> tuple[Callable[[typer.Typer], None], ...]:

@@ -1,12 +1,327 @@
-"""Commands of the area: doctor."""
+"""Commands of the area: doctor and explain."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuenv import output
+from gpuenv.commands import group
 
 if TYPE_CHECKING:
-    import typer
+    from collections.abc import Mapping
+
+    from gpuenv.checks.model import Facts, Level
+    from gpuenv.doctor import DoctorPlan
+    from gpuenv.report.report import Report
+
+
+class LevelName(str, Enum):
+    """How deep the doctor looks."""
+
+    STATIC = "static"
+    QUICK = "quick"
+    STANDARD = "standard"
+    DEEP = "deep"
+
+
+class Format(str, Enum):
+    """What the report looks like on standard output."""
+
+    TABLE = "table"
+    JSON = "json"
+    GITHUB = "github"
+    JUNIT = "junit"
+    HTML = "html"
+    TAP = "tap"
+
+
+_WHERE = "Where"
+_WHAT = "What"
+_REPORT = "Report"
+
+LevelOption = Annotated[
+    LevelName | None,
+    typer.Option(
+        help="static: under a second, no torch import. quick (default): computes on each GPU. "
+        "standard: NCCL, bandwidth, compile. deep: soak.",
+        rich_help_panel=_WHAT,
+        show_default=False,
+    ),
+]
+PythonOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH", help="Look at the environment of this Python.", rich_help_panel=_WHERE
+    ),
+]
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="FILE",
+        help="Judge facts captured before, - for standard input; nothing is probed.",
+        rich_help_panel=_WHERE,
+    ),
+]
+RequireOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="WORDS",
+        help="What must be confirmed, with commas: gpu,nccl,compile... Else exit code 3.",
+        rich_help_panel=_WHAT,
+    ),
+]
+SkipOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="IDS",
+        help="Checks to leave out, with commas; * stands for anything.",
+        rich_help_panel=_WHAT,
+    ),
+]
+StrictOption = Annotated[
+    bool, typer.Option("--strict", help="Count warnings as failures.", rich_help_panel=_WHAT)
+]
+ExpectOption = Annotated[
+    int | None,
+    typer.Option(min=0, metavar="N", help="How many GPUs there must be.", rich_help_panel=_WHAT),
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        min=1.0, metavar="SECONDS", help="For all probes together.", rich_help_panel=_WHAT
+    ),
+]
+FormatOption = Annotated[
+    Format,
+    typer.Option("--format", help="What standard output gets.", rich_help_panel=_REPORT),
+]
+JunitOption = Annotated[
+    str | None,
+    typer.Option("--junit", metavar="FILE", help="Also write JUnit XML.", rich_help_panel=_REPORT),
+]
+HtmlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--html", metavar="FILE", help="Also write one HTML page.", rich_help_panel=_REPORT
+    ),
+]
+CaptureOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="Also write the facts, for --from and diff.", rich_help_panel=_REPORT
+    ),
+]
+NoRedactOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-redact",
+        help="Keep host and user names, addresses, serial numbers and secrets.",
+        rich_help_panel=_REPORT,
+    ),
+]
+SysrootOption = Annotated[str, typer.Option(hidden=True, metavar="DIR")]
+
+
+def doctor(  # noqa: PLR0917 - typer calls it by keyword
+    ctx: typer.Context,
+    level: LevelOption = None,
+    python: PythonOption = None,
+    from_file: FromOption = None,
+    require: RequireOption = None,
+    skip: SkipOption = None,
+    strict: StrictOption = False,
+    expect_gpus: ExpectOption = None,
+    timeout: TimeoutOption = None,
+    format: FormatOption = Format.TABLE,  # noqa: A002 - the flag's name
+    junit: JunitOption = None,
+    html: HtmlOption = None,
+    capture: CaptureOption = None,
+    no_redact: NoRedactOption = False,
+    sysroot: SysrootOption = "/",
+) -> None:
+    """Find out what keeps GPUs from working here, and how to mend it.
+
+    Looks at driver, container runtime, CUDA, torch, NCCL, numerics and limits, on this host or
+    inside an image, a container or a virtualenv, and names the one cause with its fix. Exit code
+    0: no failure, 1: a failure, 3: something --require names could not be checked.
+
+    Example: gpuenv doctor --level static
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from gpuenv.checks.asked import require_known_ids, require_known_words, split_words
+    from gpuenv.checks.catalogue import CHECKS
+    from gpuenv.checks.model import Level
+
+    out = output.current()
+    out.json_mode = out.json_mode or format is Format.JSON
+    _only_one_place({"--python": python, "--from": from_file})
+    asked = _Asked(
+        level=None if level is None else Level[level.name],
+        require=split_words(require or ()),
+        skip=split_words(skip or ()),
+        expect_gpus=expect_gpus,
+        timeout_s=timeout,
+        sysroot=sysroot,
+    )
+    require_known_words(asked.require, CHECKS)
+    require_known_ids(asked.skip, CHECKS)
+    facts = _read(from_file, asked) if from_file is not None else _probe(asked, python=python)
+    report = _judge(facts, strict=strict, redact=not no_redact)
+    _write_files(report, capture=capture, junit=junit, html=html)
+    _show(report, format)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The flags that say what is asked, once parsed."""
+
+    level: Level | None
+    require: tuple[str, ...]
+    skip: tuple[str, ...]
+    expect_gpus: int | None
+    timeout_s: float | None
+    sysroot: str
+
+    def plan(self) -> DoctorPlan:
+        """Return the plan for probing."""
+        from gpuenv.checks.model import Level
+        from gpuenv.doctor import plan_doctor
+
+        return plan_doctor(
+            level=Level.QUICK if self.level is None else self.level,
+            require=self.require,
+            skip=self.skip,
+            expect_gpus=self.expect_gpus,
+            sysroot=self.sysroot,
+            budget_s=self.timeout_s,
+        )
+
+
+def _only_one_place(places: Mapping[str, str | None]) -> None:
+    named = [flag for flag, value in places.items() if value is not None]
+    if len(named) > 1:
+        from gpuenv.errors import UsageError
+
+        raise UsageError(f"{' and '.join(named)} exclude one another", fix="name one place")
+
+
+def _read(from_file: str, asked: _Asked) -> Facts:
+    from gpuenv.checks.asked import ask_again
+    from gpuenv.checks.facts import load_facts
+
+    return ask_again(
+        load_facts(from_file),
+        level=asked.level,
+        require=asked.require,
+        expect_gpus=asked.expect_gpus,
+        skip=asked.skip,
+    )
+
+
+def _probe(asked: _Asked, *, python: str | None) -> Facts:
+    from gpuenv.commands.progress import ProbeProgress
+    from gpuenv.doctor import run_doctor
+
+    plan = asked.plan()
+    with ProbeProgress(output.current(), total=len(plan.probes)) as progress:
+        from gpuenv.doctor import LocalPlace
+
+        return run_doctor(plan, LocalPlace(python=python), progress)
+
+
+def _judge(facts: Facts, *, strict: bool, redact: bool) -> Report:
+    import os
+    import platform
+    from datetime import datetime, timezone
+
+    from gpuenv.checks.catalogue import CHECKS
+    from gpuenv.doctor import judge
+    from gpuenv.report.redact import Redactor
+    from gpuenv.report.report import make_report
+
+    redactor = None
+    if redact:
+        names = (os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER"))
+        redactor = Redactor(
+            hosts=[platform.node()], users=list(names), homes=[os.environ.get("HOME", "")]
+        )
+    return make_report(
+        judge(facts, strict=strict),
+        facts,
+        CHECKS,
+        redactor=redactor,
+        strict=strict,
+        created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+
+
+def _write_files(
+    report: Report, *, capture: str | None, junit: str | None, html: str | None
+) -> None:
+    from pathlib import Path
+
+    from gpuenv.report.deliver import render_facts, render_text, write_text
+
+    out = output.current()
+    if capture is not None:
+        write_text(Path(capture), render_facts(report.facts))
+        out.note(f"facts written to {capture}")
+    if junit is not None:
+        write_text(Path(junit), render_text(report, "junit"))
+        out.note(f"JUnit written to {junit}")
+    if html is not None:
+        write_text(Path(html), render_text(report, "html"))
+        out.note(f"page written to {html}")
+
+
+def _show(report: Report, form: Format) -> None:
+    import os
+    from pathlib import Path
+
+    from gpuenv.report.deliver import append_step_summary, render_text
+    from gpuenv.report.document import envelope_errors, report_as_document
+
+    out = output.current()
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if form is Format.GITHUB and summary:
+        append_step_summary(Path(summary), report)
+
+    def human() -> None:
+        if form is Format.TABLE or form is Format.JSON:
+            _print_table(report)
+        else:
+            out.text(render_text(report, form.value))
+
+    code = report.diagnosis.exit_code
+    out.answer(
+        report_as_document(report),
+        human=human,
+        status="success" if code == 0 else "partial" if report.diagnosis.interrupted else "error",
+        exit_code=code,
+        errors=envelope_errors(report),
+    )
+
+
+def _print_table(report: Report) -> None:
+    from gpuenv.report.table import as_text, render_lines, symbols_for
+
+    out = output.current()
+    console = out.console()
+    lines = render_lines(
+        report,
+        width=console.width,
+        verbosity=out.verbosity,
+        symbols=symbols_for(console.encoding),
+    )
+    console.print(as_text(lines), soft_wrap=True)
 
 
 def register(app: typer.Typer) -> None:
     """Add the area's commands to ``app``."""
+    group(app, "doctor", doctor)

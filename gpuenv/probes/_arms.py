@@ -51,7 +51,7 @@ def next_arm(
     if done[0]["ok"]:
         return None
     smallest = everyone
-    if world > 2:  # noqa: PLR2004 - a pair is the smallest group
+    if world > 2:
         pairs = [list(pair) for pair in neighbours_first(world)][:PAIRS_TRIED]
         tried = [arm for arm in done if arm["name"] == "pair"]
         failing = [arm["ranks"] for arm in tried if not arm["ok"]]

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gpuenv.checks.facts import facts_as_document
 from gpuenv.checks.model import Status
-from gpuenv.report.text import group_of, level_name, printable
+from gpuenv.errors import CheckFailedError, NotDiagnosedError
+from gpuenv.report.text import group_of, level_name, name_of, printable
 from gpuenv.resources import package_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuenv.checks.model import Cause, CheckResult
+    from gpuenv.errors import GpuenvError
     from gpuenv.report.report import Report
 
 SCHEMA_VERSION = "1"
@@ -59,6 +61,32 @@ def report_as_document(report: Report) -> dict[str, Any]:
         "facts": facts_as_document(report.facts),
     })  # fmt: skip
     return document
+
+
+def envelope_errors(report: Report) -> tuple[GpuenvError, ...]:
+    """Return a failed report as errors, for readers who look at ``errors`` only."""
+    diagnosis = report.diagnosis
+    found: list[GpuenvError] = []
+    if diagnosis.exit_code == CheckFailedError.exit_code:
+        for cause in diagnosis.causes:
+            result = cause.result
+            if result.status is Status.FAIL or (report.strict and result.status is Status.WARN):
+                fix = result.fixes[0] if result.fixes else None
+                found.append(
+                    CheckFailedError(
+                        printable(f"{name_of(result)}: {result.summary}"),
+                        why=printable(result.why),
+                        fix=printable(fix.command or fix.text) if fix else "",
+                    )
+                )
+    found += [
+        NotDiagnosedError(
+            f"required but not confirmed: {word}",
+            fix="see `data.checks` for what was skipped, and why",
+        )
+        for word in diagnosis.unmet
+    ]
+    return tuple(found)
 
 
 def load_schema(name: SchemaName) -> dict[str, Any]:

@@ -75,6 +75,7 @@ SKIP_REASONS: dict[str, str] = {
     "not-probed": "was not probed",
     "offline": "needs the network",
     "single-gpu": "needs more than one GPU",
+    "excluded": "left out by --skip",
 }
 
 _GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
