@@ -46,7 +46,7 @@ class HostGpus:
     """What this host offers to ``--cuda auto``: its driver and the GPUs behind it.
 
     Attributes:
-        found_via: The source that answered (``nvml``), or why none did.
+        found_via: The source that answered (``NVML``), or why none did.
     """
 
     driver_release: DriverRelease | None = None
@@ -88,7 +88,12 @@ class Availability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixRequest:
-    """A request to the matrix. Versions are prefixes: ``2.8`` means the newest 2.8.x."""
+    """A request to the matrix. Versions are prefixes: ``2.8`` means the newest 2.8.x.
+
+    Attributes:
+        driver: A bare branch, ``580``, stands for any release of it.
+        notes: How the request was read, where that was not obvious.
+    """
 
     torch: TorchVersion | None = None
     cuda: CudaWish = "auto"
@@ -99,6 +104,7 @@ class MatrixRequest:
     driver: DriverRelease | None = None
     arch: Arch = "x86_64"
     flavor: Flavor = "runtime"
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from gpuenv.errors import ConfigurationError
@@ -159,26 +159,34 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class _Code:
+class Code:
+    """One entry of an architecture list: ``sm_90`` is a cubin, ``compute_90`` is PTX.
+
+    Attributes:
+        suffix: ``a`` for code that runs on that very capability alone, ``f`` on its family.
+    """
+
     kind: str
     capability: ComputeCapability
     suffix: str
     name: str
 
 
-def _codes(arch_list: tuple[str, ...]) -> list[_Code]:
-    codes = []
-    for name in arch_list:
-        match = _CODE.fullmatch(name)
-        if match is None:
-            raise ConfigurationError(
-                f"{name!r} names no compiled code",
-                why="code is named sm_90 or compute_90",
-                fix="correct the arch_list",
-            )
-        capability = ComputeCapability(int(match[2]), int(match[3]))
-        codes.append(_Code(match[1], capability, match[4], name))
-    return codes
+def parse_code(name: str) -> Code:
+    """Parse ``sm_90``, ``sm_121a`` or ``compute_120``.
+
+    Raises:
+        ConfigurationError: It is none of these.
+    """
+    match = _CODE.fullmatch(name)
+    if match is None:
+        raise ConfigurationError(
+            f"{name!r} names no compiled code",
+            why="code is named sm_90 or compute_90",
+            fix="correct the arch_list",
+        )
+    capability = ComputeCapability(int(match[2]), int(match[3]))
+    return Code(match[1], capability, match[4], name)
 
 
 def serve(matrix: Matrix, row: Row, gpu: GpuTarget) -> Service:
@@ -198,8 +206,8 @@ def serve(matrix: Matrix, row: Row, gpu: GpuTarget) -> Service:
         return Service(how="unknown")
     capability = _renamed(matrix, gpu.compute_capability)
     codes = [
-        _Code(code.kind, _renamed(matrix, code.capability), code.suffix, code.name)
-        for code in _codes(row.arch_list)
+        replace(code, capability=_renamed(matrix, code.capability))
+        for code in map(parse_code, row.arch_list)
     ]
     barred = _barred_cubins(matrix, gpu.compute_capability, row.cuda)
     for code in codes:
@@ -227,13 +235,13 @@ def _barred_cubins(
     )
 
 
-def _cubin_runs(code: _Code, gpu: ComputeCapability) -> bool:
+def _cubin_runs(code: Code, gpu: ComputeCapability) -> bool:
     if code.suffix == "a":
         return code.capability == gpu
     return code.capability.major == gpu.major and code.capability.minor <= gpu.minor
 
 
-def _ptx_runs(code: _Code, gpu: ComputeCapability) -> bool:
+def _ptx_runs(code: Code, gpu: ComputeCapability) -> bool:
     if code.suffix == "a":
         return code.capability == gpu
     if code.suffix == "f":
@@ -241,7 +249,7 @@ def _ptx_runs(code: _Code, gpu: ComputeCapability) -> bool:
     return code.capability <= gpu
 
 
-def _why_not(matrix: Matrix, cuda: CudaVersion, gpu: ComputeCapability, codes: list[_Code]) -> str:
+def _why_not(matrix: Matrix, cuda: CudaVersion, gpu: ComputeCapability, codes: list[Code]) -> str:
     for exception in matrix.cubin_exceptions:
         lifted = exception.until_cuda is not None and cuda >= exception.until_cuda
         if exception.compute_capability == gpu and not lifted:

@@ -136,20 +136,27 @@ def plan_wish(request: MatrixRequest, host: HostGpus) -> Wish:
         cuda="any" if request.cuda == "auto" else request.cuda,
         gpus=request.gpus,
         driver=request.driver,
+        notes=request.notes,
     )
-    wants_cuda = request.gpus or request.driver or request.cudnn or request.nccl
-    if request.cuda != "auto" or wants_cuda:
+    if not asks_host(request):
         return wish
     if not host.gpus:
         note = (
             f"no GPU was asked for and none was found here ({host.found_via}): choosing cpu; "
             "--cuda or --gpu asks for CUDA"
         )
-        return replace(wish, cuda="cpu", notes=(note,))
+        return replace(wish, cuda="cpu", notes=(*wish.notes, note))
     names = ", ".join(dict.fromkeys(gpu_in_words(gpu) for gpu in host.gpus))
     driver = f", driver {host.driver_release}" if host.driver_release else ""
     note = f"choosing for this host: {names}{driver} (found via {host.found_via})"
-    return replace(wish, gpus=host.gpus, driver=host.driver_release, notes=(note,))
+    notes = (*wish.notes, note)
+    return replace(wish, gpus=host.gpus, driver=host.driver_release, notes=notes)
+
+
+def asks_host(request: MatrixRequest) -> bool:
+    """Say whether the request leaves the choice of CUDA to the host."""
+    says_nothing = not (request.gpus or request.driver or request.cudnn or request.nccl)
+    return request.cuda == "auto" and says_nothing
 
 
 def judge(
@@ -224,6 +231,10 @@ def _gpu_problems(
         if service.how is None:
             yield f"cannot serve {gpu_in_words(gpu)}: it {service.why}"
             continue
+        entry = entry_of(matrix, gpu)
+        if entry is not None and entry.arch not in {None, row.arch}:
+            yield f"cannot serve {gpu_in_words(gpu)}: that comes with an {entry.arch} CPU"
+            continue
         for floor in matrix.cudnn_floors:
             too_old = gpu.compute_capability < floor.min_compute_capability
             if cudnn is not None and too_old and cudnn.parts >= floor.cudnn.parts:
@@ -234,7 +245,10 @@ def _gpu_problems(
 
 
 def _driver_problem(wish: Wish, row: Row, min_driver: DriverRelease | None, *, by_ptx: bool) -> str:
-    if wish.driver is None or min_driver is None or wish.driver >= min_driver:
+    if wish.driver is None or min_driver is None:
+        return ""
+    # A bare branch stands for any release of it: 580 is enough where 580.65.06 is needed.
+    if wish.driver.parts >= min_driver.parts[: len(wish.driver.parts)]:
         return ""
     if by_ptx:
         reason = f"PTX needs the driver of its own toolkit, {min_driver}"
@@ -322,6 +336,9 @@ def _warnings(
                 f"{gpu_in_words(gpu)} is newer than CUDA {row.cuda}: PyTorch's own kernels run, "
                 f"but compiling for it (torch.compile, extensions) needs CUDA {entry.first_toolkit}"
             )
+    floor = matrix.min_driver(row)
+    if wish.driver is not None and floor is not None and wish.driver < floor:
+        yield f"{row.label} needs {floor} or newer; driver {wish.driver} was taken to be one"
     if row.confidence == "uncertain":
         yield f"{row.label} is uncertain: {row.doubt or 'nobody confirmed it'}"
     for package, version in overrides:
