@@ -222,7 +222,7 @@ def spec_lines(spec: EnvironmentSpec) -> list[tuple[str, str]]:
         ("flavor", spec.flavor),
         ("nvcc", " ".join(spec.devel_packages)),
         ("wheels from", spec.source),
-        ("known", spec.confidence),
+        ("confidence", spec.confidence),
     ]
     return [(name, str(value)) for name, value in lines if value]
 
@@ -244,7 +244,7 @@ def _print_explanation(explanation: Explanation) -> None:
     table.add_column("rows, and why the newest of them", overflow="fold")
     for step in explanation.steps:
         if step.removed:
-            text = f"{summarise_rows(step.removed)}\n{first_reason(step)}"
+            text = f"{summarise_rows(explanation, step)}\n{first_reason(step)}"
             table.add_row(step.rule, str(len(step.removed)), str(step.left), text)
     console.print(table, markup=False)
     if out.verbosity > 0:
@@ -261,10 +261,8 @@ def _print_explanation(explanation: Explanation) -> None:
         console.print("Nothing is left.", markup=False)
         console.print(explanation.refusal.why, markup=False)
         for row in explanation.refusal.data["nearest"]:
-            differs = "; ".join(it["text"].split(" ", 1)[1] for it in row["differs"])
-            console.print(
-                f"  nearest: {row['torch']}+{row['torch_variant']} {differs}", markup=False
-            )
+            differs = "; ".join(it["text"] for it in row["differs"])
+            console.print(f"  nearest: {differs}", markup=False)
 
 
 def _print_verdicts(explanation: Explanation) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.matrix.resolve import choose, environment_spec, judge_all, refusal
@@ -10,13 +11,12 @@ from gpuenv.matrix.rules import RULES, plan_wish
 from gpuenv.spec import Availability, HostGpus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from gpuenv.errors import UnsupportedCombinationError
-    from gpuenv.matrix.model import Matrix
+    from gpuenv.matrix.model import Matrix, Row
     from gpuenv.matrix.rules import Rule, Verdict, Wish
     from gpuenv.spec import EnvironmentSpec, MatrixRequest
-    from gpuenv.versions import TorchVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,17 +115,29 @@ def _steps(verdicts: tuple[Verdict, ...]) -> Iterator[Step]:
         yield Step(rule=rule, removed=removed, left=len(left))
 
 
-def summarise_rows(verdicts: Iterable[Verdict]) -> str:
-    """Write many rows shortly, by variant: ``cu126 2.6.0-2.14.1, cu128 2.7.0-2.11.0``."""
-    by_variant: dict[str, list[TorchVersion]] = {}
-    for verdict in verdicts:
-        by_variant.setdefault(verdict.row.variant, []).append(verdict.row.torch)
+def summarise_rows(explanation: Explanation, step: Step) -> str:
+    """Write the rows a step removed shortly, by variant: ``cu126 2.6.0 to 2.7.1, 2.9.0 to 2.14.1``.
+
+    A span holds every release the variant has in it.
+    """
+    if step.rule == "arch":
+        return "rows of the other CPU"
+    removed = {verdict.row for verdict in step.removed}
+    by_variant: dict[str, list[Row]] = {}
+    for verdict in reversed(explanation.verdicts):
+        if "arch" not in verdict.broken:
+            by_variant.setdefault(verdict.row.variant, []).append(verdict.row)
     parts = []
-    for variant, versions in sorted(by_variant.items()):
-        oldest, newest = min(versions), max(versions)
-        span = str(oldest) if oldest == newest else f"{oldest}-{newest}"
-        parts.append(f"{variant} {span}")
-    return ", ".join(parts)
+    for variant, rows in sorted(by_variant.items()):
+        runs = [list(run) for is_removed, run in groupby(rows, removed.__contains__) if is_removed]
+        if runs:
+            parts.append(f"{variant} {', '.join(map(_span, runs))}")
+    return "; ".join(parts)
+
+
+def _span(rows: list[Row]) -> str:
+    oldest, newest = rows[0].torch, rows[-1].torch
+    return str(oldest) if oldest == newest else f"{oldest} to {newest}"
 
 
 def first_reason(step: Step) -> str:
