@@ -7,10 +7,13 @@ module               owns
 ``pip_config.py``    pip's own settings, read the way pip reads them
 ``uv_config.py``     uv's own settings, likewise
 ``host_config.py``   :func:`~gpuenv.index.host_config.load_package_sources`: both, and the flags
-``delivery.py``      how the sources reach the inside of one build, and what of a local folder
+``local.py``         archives on this host, and which of them a build needs
+``delivery.py``      how the sources reach the steps of a build
 ``links.py``         pure: index pages to links, file names to what they hold
 ``simple.py``        the client of simple repositories, remote and on disk
+``failures.py``      what can go wrong with an index, told apart
+``parallel.py``      several questions at once, with a time limit
 ``wheels.py``        which source has the wheel of a matrix row
-``wheel.py``         the metadata of a wheel, remote ones by range requests
+``wheel.py``         what a wheel says of itself, remote ones by range requests
 ===================  ==========================================================================
 """

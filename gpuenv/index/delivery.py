@@ -15,48 +15,20 @@ travels is bound into the steps that install: no layer and no history has it.
 from __future__ import annotations
 
 import json
-import zipfile
-from contextlib import suppress
 from dataclasses import dataclass
-from email.parser import HeaderParser
 from typing import TYPE_CHECKING
 
-from gpuenv.index.links import (
-    Link,
-    UnreadablePageError,
-    best_wheel,
-    normalize_name,
-    parse_archive,
-    parse_page,
-    target_tags,
-)
-from gpuenv.secret import Secret
 from gpuenv.spec import ContextFile, Delivery
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterator
 
-    from packaging.requirements import Requirement
-    from packaging.specifiers import SpecifierSet
-
-    from gpuenv.index.links import Archive
+    from gpuenv.index.local import LocalArchive
     from gpuenv.index.sources import PackageSources, Source
-    from gpuenv.spec import Arch
-    from gpuenv.versions import PythonVersion
+    from gpuenv.secret import Secret
 
 MOUNT_POINT = "/run/gpuenv/host"
 """Where a delivery's files lie while a step runs; see ``gpuenv.spec.Delivery``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalArchive:
-    """A wheel or source archive on this host that a build needs."""
-
-    project: str
-    version: str
-    path: Path
-    source: Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,191 +56,6 @@ class SourceDelivery:
     build_args: tuple[tuple[str, Secret], ...] = ()
     summary: tuple[str, ...] = ()
     secrets: tuple[Secret, ...] = ()
-
-
-def local_links(source: Source, project: str) -> Iterator[tuple[Link, Archive, Path]]:
-    """Yield the archives of one project that lie in a folder or index on this host."""
-    wanted = normalize_name(project)
-    for link, path in _local_files(source, wanted):
-        archive = parse_archive(link.filename)
-        if archive is not None and archive.project == wanted and path.is_file():
-            yield link, archive, path
-
-
-def _local_files(source: Source, project: str) -> Iterator[tuple[Link, Path]]:
-    from pathlib import Path
-    from urllib.parse import unquote, urlsplit
-
-    root = source.path
-    if root is None:
-        return
-    page = root if root.suffix in {".html", ".htm"} else root / project / "index.html"
-    if source.kind == "local-simple-index" or page == root:
-        if page.is_file():
-            try:
-                links = parse_page(page.read_bytes(), "text/html", page.as_uri())
-            except UnreadablePageError:
-                links = ()
-            for link in links:
-                parts = urlsplit(link.url.reveal())
-                if parts.scheme == "file":
-                    yield link, Path(unquote(parts.path))
-            return
-        root /= project
-    candidates = [root] if root.is_file() else sorted(root.iterdir()) if root.is_dir() else []
-    for path in candidates:
-        yield Link(filename=path.name, url=Secret(path.absolute().as_uri())), path
-
-
-def collect_local_archives(
-    requirements: Iterable[str],
-    sources: PackageSources,
-    *,
-    python: PythonVersion,
-    arch: Arch,
-    elsewhere: Mapping[str, frozenset[str]] | None = None,
-) -> tuple[LocalArchive, ...]:
-    """Choose what of this host's folders and indexes a build needs.
-
-    Starting from the requirements, each project's newest fitting archive is taken, and what its
-    metadata requires is followed. A project that no local source has ends its branch.
-
-    Args:
-        requirements: As given to the installer: ``torch==2.13.0+cpu``, ``numpy>=2``.
-        sources: Where to look; constraints of the host count.
-        python: The image's Python.
-        arch: The image's machine.
-        elsewhere: File names by project that a remote source offers as well. They are not carried,
-            unless the folder was named by ``--wheelhouse``.
-
-    Raises:
-        packaging.requirements.InvalidRequirement: A requirement cannot be parsed.
-    """
-    chooser = _Chooser(sources, python=python, arch=arch)
-    chosen = chooser.choose(requirements)
-    elsewhere = elsewhere or {}
-    return tuple(
-        archive
-        for project, archive in sorted(chosen.items())
-        if archive.source.origin == "--wheelhouse"
-        or archive.path.name not in elsewhere.get(project, frozenset())
-    )
-
-
-class _Chooser:
-    """Follows requirements through the metadata of local archives."""
-
-    def __init__(self, sources: PackageSources, *, python: PythonVersion, arch: Arch) -> None:
-        from packaging.requirements import InvalidRequirement, Requirement
-
-        self._sources = sources.local
-        self._tags = target_tags(python, arch)
-        self._python = f"{python.major}.{python.minor}"
-        self._environment = {
-            "implementation_name": "cpython",
-            "implementation_version": f"{self._python}.0",
-            "os_name": "posix",
-            "platform_machine": arch,
-            "platform_python_implementation": "CPython",
-            "platform_release": "",
-            "platform_system": "Linux",
-            "platform_version": "",
-            "python_full_version": f"{self._python}.0",
-            "python_version": self._python,
-            "sys_platform": "linux",
-        }
-        self._specifiers: dict[str, SpecifierSet] = {}
-        for constraint in sources.constraints:
-            try:
-                requirement = Requirement(constraint.requirement)
-            except InvalidRequirement:
-                continue  # the installer names it, with its line
-            if requirement.marker is None or requirement.marker.evaluate(self._environment):
-                self._narrow(requirement)
-
-    def choose(self, requirements: Iterable[str]) -> dict[str, LocalArchive]:
-        from packaging.requirements import Requirement
-
-        chosen: dict[str, LocalArchive] = {}
-        extras: dict[str, set[str]] = {}
-        queue = [(Requirement(text), "") for text in requirements]
-        while queue:
-            requirement, extra = queue.pop(0)
-            marker = requirement.marker
-            if marker is not None and not marker.evaluate({**self._environment, "extra": extra}):
-                continue
-            name = normalize_name(requirement.name)
-            before = (self._specifiers.get(name), frozenset(extras.get(name, ())))
-            self._narrow(requirement)
-            extras.setdefault(name, {""}).update(requirement.extras)
-            if name in chosen and before == (self._specifiers[name], frozenset(extras[name])):
-                continue
-            archive = self._newest(name)
-            if archive is None:
-                chosen.pop(name, None)
-                continue
-            if chosen.get(name) == archive and before[1] == frozenset(extras[name]):
-                continue
-            chosen[name] = archive
-            queue += [(r, e) for e in sorted(extras[name]) for r in _requires(archive.path)]
-        return chosen
-
-    def _narrow(self, requirement: Requirement) -> None:
-        name = normalize_name(requirement.name)
-        known = self._specifiers.get(name)
-        self._specifiers[name] = (
-            requirement.specifier if known is None else known & requirement.specifier
-        )
-
-    def _newest(self, name: str) -> LocalArchive | None:
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-        found: list[tuple[Link, Archive]] = []
-        places: dict[int, tuple[Path, Source]] = {}
-        specifier = self._specifiers[name]
-        for source in self._sources:
-            for link, archive, path in local_links(source, name):
-                try:
-                    fits = SpecifierSet(link.requires_python or "").contains(self._python)
-                except InvalidSpecifier:
-                    fits = True
-                if fits and link.yanked is None and specifier.contains(archive.version):
-                    found.append((link, archive))
-                    places[id(link)] = (path, source)
-        best = best_wheel(found, self._tags)
-        if best is None:
-            best = max(
-                (pair for pair in found if not pair[1].is_wheel),
-                key=lambda pair: pair[1].version,
-                default=None,
-            )
-        if best is None:
-            return None
-        path, source = places[id(best[0])]
-        return LocalArchive(project=name, version=str(best[1].version), path=path, source=source)
-
-
-def _requires(path: Path) -> tuple[Requirement, ...]:
-    """Return what a local wheel requires; nothing for a source archive or a broken file."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    if path.suffix != ".whl":
-        return ()
-    try:
-        with zipfile.ZipFile(path) as archive:
-            name = next(
-                n
-                for n in archive.namelist()
-                if n.count("/") == 1 and n.endswith(".dist-info/METADATA")
-            )
-            headers = HeaderParser().parsestr(archive.read(name).decode("utf-8", "replace"))
-    except (OSError, zipfile.BadZipFile, StopIteration):
-        return ()
-    found = []
-    for text in headers.get_all("Requires-Dist", []):
-        with suppress(InvalidRequirement):  # the installer names it
-            found.append(Requirement(text))
-    return tuple(found)
 
 
 def plan_delivery(

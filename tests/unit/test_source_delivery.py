@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuenv.index.delivery import MOUNT_POINT, TorchChannel, collect_local_archives, plan_delivery
+from gpuenv.index.delivery import MOUNT_POINT, TorchChannel, plan_delivery
+from gpuenv.index.local import collect_local_archives
 from gpuenv.index.sources import Constraint, PackageSources, Setting, Source
 from gpuenv.render import HOST_MOUNT, delivery_digest
 from gpuenv.secret import Secret
