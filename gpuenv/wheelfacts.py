@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from gpuenv.spec import Arch
 
-ArchTable: TypeAlias = "tuple[tuple[str, tuple[str, ...]], ...]"
+ArchTable: TypeAlias = "tuple[tuple[Arch, str, tuple[str, ...]], ...]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class WheelFacts:
         triton: As the wheel states it, ``3.5.1`` or ``~=3.8.0``.
         requires_python: ``>=3.10``.
         requires: Every ``Requires-Dist``, as it stands.
-        arch_table: CUDA version to the compute capabilities upstream builds for; upstream's plan,
-            no proof that a variant was published.
+        arch_table: ``(machine, CUDA version, architectures)`` that upstream builds for: its plan,
+            and no proof that a variant was published.
         arch_list: What ``torch.cuda.get_arch_list()`` prints; read only on request.
         bytes_read: What reading all this took from the network or the disk.
     """

@@ -9,6 +9,7 @@ module               owns
 ``host_config.py``   :func:`~gpuenv.index.host_config.load_package_sources`: both, and the flags
 ``local.py``         archives on this host, and which of them a build needs
 ``delivery.py``      how the sources reach the steps of a build
+``prepare.py``      both at once, with what the remote indexes have
 ``links.py``         pure: index pages to links, file names to what they hold
 ``simple.py``        the client of simple repositories, remote and on disk
 ``failures.py``      what can go wrong with an index, told apart

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from gpuenv.index.links import (
@@ -22,7 +22,7 @@ from gpuenv.index.links import (
 from gpuenv.secret import Secret
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from gpuenv.index.sources import PackageSources, Source
     from gpuenv.spec import Arch
     from gpuenv.versions import PythonVersion
+
+Elsewhere: TypeAlias = "Callable[[frozenset[str]], Mapping[str, frozenset[str]]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,11 @@ class LocalArchive:
     version: str
     path: Path
     source: Source
+
+    @property
+    def is_named(self) -> bool:
+        """Say whether the user named its folder on the command line."""
+        return self.source.origin == "--wheelhouse"
 
 
 def local_links(source: Source, project: str) -> Iterator[tuple[Link, Archive, Path]]:
@@ -80,33 +87,28 @@ def collect_local_archives(
     *,
     python: PythonVersion,
     arch: Arch,
-    elsewhere: Mapping[str, frozenset[str]] | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> tuple[LocalArchive, ...]:
     """Choose what of this host's folders and indexes a build needs.
 
     Starting from the requirements, each project's newest fitting archive is taken, and what its
-    metadata requires is followed. A project that no local source has ends its branch.
+    metadata requires is followed. A branch ends at a project that no local source has, and at an
+    archive that a remote source has too: what a remote package needs is looked for remotely.
 
     Args:
         requirements: As given to the installer: ``torch==2.13.0+cpu``, ``numpy>=2``.
         sources: Where to look; constraints of the host count.
         python: The image's Python.
         arch: The image's machine.
-        elsewhere: File names by project that a remote source offers as well. They are not carried,
-            unless the folder was named by ``--wheelhouse``.
+        elsewhere: Tells which files the remote sources have of some projects. Such archives are
+            not carried, unless their folder was named by ``--wheelhouse``.
 
     Raises:
         packaging.requirements.InvalidRequirement: A requirement cannot be parsed.
     """
     chooser = _Chooser(sources, python=python, arch=arch)
-    chosen = chooser.choose(requirements)
-    elsewhere = elsewhere or {}
-    return tuple(
-        archive
-        for project, archive in sorted(chosen.items())
-        if archive.source.origin == "--wheelhouse"
-        or archive.path.name not in elsewhere.get(project, frozenset())
-    )
+    chosen = chooser.choose(requirements, elsewhere or (lambda _: {}))
+    return tuple(archive for _, archive in sorted(chosen.items()))
 
 
 class _Chooser:
@@ -140,32 +142,45 @@ class _Chooser:
             if requirement.marker is None or requirement.marker.evaluate(self._environment):
                 self._narrow(requirement)
 
-    def choose(self, requirements: Iterable[str]) -> dict[str, LocalArchive]:
+    def choose(self, requirements: Iterable[str], elsewhere: Elsewhere) -> dict[str, LocalArchive]:
         from packaging.requirements import Requirement
 
         chosen: dict[str, LocalArchive] = {}
+        followed: dict[str, frozenset[str]] = {}
         extras: dict[str, set[str]] = {}
-        queue = [(Requirement(text), "") for text in requirements]
-        while queue:
-            requirement, extra = queue.pop(0)
+        frontier = [(Requirement(text), "") for text in requirements]
+        while frontier:
+            for name in self._take_in(frontier, extras):
+                chosen.pop(name, None)
+            names = dict.fromkeys(normalize_name(requirement.name) for requirement, _ in frontier)
+            found = {n: a for n in names if n in extras and (a := self._newest(n)) is not None}
+            remote = elsewhere(frozenset(n for n, a in found.items() if not a.is_named))
+            frontier = []
+            for name, archive in found.items():
+                if not archive.is_named and archive.path.name in remote.get(name, ()):
+                    continue
+                chosen[name] = archive
+                wanted = frozenset({f"{archive.path.name}[{extra}]" for extra in extras[name]})
+                if followed.get(name) != wanted:
+                    followed[name] = wanted
+                    needs = _requires(archive.path)
+                    frontier += [(r, extra) for extra in sorted(extras[name]) for r in needs]
+        return chosen
+
+    def _take_in(
+        self, frontier: list[tuple[Requirement, str]], extras: dict[str, set[str]]
+    ) -> set[str]:
+        """Narrow the choice by the requirements that hold here; return the projects concerned."""
+        names = set()
+        for requirement, extra in frontier:
             marker = requirement.marker
             if marker is not None and not marker.evaluate({**self._environment, "extra": extra}):
                 continue
             name = normalize_name(requirement.name)
-            before = (self._specifiers.get(name), frozenset(extras.get(name, ())))
+            names.add(name)
             self._narrow(requirement)
             extras.setdefault(name, {""}).update(requirement.extras)
-            if name in chosen and before == (self._specifiers[name], frozenset(extras[name])):
-                continue
-            archive = self._newest(name)
-            if archive is None:
-                chosen.pop(name, None)
-                continue
-            if chosen.get(name) == archive and before[1] == frozenset(extras[name]):
-                continue
-            chosen[name] = archive
-            queue += [(r, e) for e in sorted(extras[name]) for r in _requires(archive.path)]
-        return chosen
+        return names
 
     def _narrow(self, requirement: Requirement) -> None:
         name = normalize_name(requirement.name)

@@ -14,6 +14,22 @@ T = TypeVar("T")
 _WORKERS = 8
 
 
+class Deadline:
+    """A time limit that several calls share.
+
+    Args:
+        time_limit_s: From now on.
+    """
+
+    def __init__(self, time_limit_s: float) -> None:
+        self._end = time.monotonic() + time_limit_s
+
+    @property
+    def left_s(self) -> float:
+        """What is left of it, never less than nothing."""
+        return max(0.0, self._end - time.monotonic())
+
+
 def run_in_parallel(
     jobs: Sequence[Callable[[], T]], *, time_limit_s: float, workers: int = _WORKERS
 ) -> list[T | None]:
@@ -47,9 +63,9 @@ def run_in_parallel(
         todo.put(number)
     for _ in range(min(workers, len(jobs))):
         threading.Thread(target=work, name="gpuenv-index", daemon=True).start()
-    deadline = time.monotonic() + time_limit_s
+    deadline = Deadline(time_limit_s)
     for _ in jobs:
-        if not done.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if not done.acquire(timeout=deadline.left_s):
             break
     stopped.set()
     if failures:

@@ -78,7 +78,7 @@ def links(tmp_path: Path) -> Source:
 
 def chosen(sources: PackageSources, *requirements: str, **elsewhere: frozenset[str]) -> list[str]:
     found = collect_local_archives(
-        requirements, sources, python=PY311, arch="x86_64", elsewhere=elsewhere
+        requirements, sources, python=PY311, arch="x86_64", elsewhere=lambda _: elsewhere
     )
     return [archive.path.name for archive in found]
 
@@ -116,6 +116,12 @@ def test_what_a_remote_index_offers_too_stays_here_unless_the_folder_was_named(
     named = Source.local(links.path, "local-dir", origin="--wheelhouse")
     sources = PackageSources(index=PYPI, find_links=(named,))
     assert chosen(sources, "filelock", **elsewhere) == ["filelock-4.0-py3-none-any.whl"]
+
+
+def test_what_a_remote_package_needs_is_left_to_the_remote(links: Source) -> None:
+    torch = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    sources = PackageSources(index=PYPI, find_links=(links,))
+    assert chosen(sources, "torch", torch=frozenset({torch})) == []
 
 
 def test_an_index_on_disk_is_read_by_its_pages(tmp_path: Path) -> None:
