@@ -1,0 +1,281 @@
+"""From what a user ordered to a proven image: find it, or settle, plan and build it.
+
+``gpuenv build``, ``run``, ``jupyter`` and ``ssh`` all get their image here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from gpuenv.build import (
+    check_disk,
+    find_by_plan,
+    find_by_request,
+    plan_build,
+    request_digest,
+    run_build,
+)
+from gpuenv.engine.base_image import (
+    BaseImageUnavailableError,
+    make_base_image,
+    plan_base_image,
+)
+from gpuenv.errors import EngineUnavailableError
+from gpuenv.host.apt_sources import load_apt_sources
+from gpuenv.sourcing import deliver, settle_environment
+from gpuenv.spec import HostGpus, ImageRequest, ImageSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuenv.build import BuildPlan, BuiltImage
+    from gpuenv.engine.events import BuildEvent
+    from gpuenv.engine.protocol import ContainerEngine
+    from gpuenv.index.simple import SimpleClient
+    from gpuenv.matrix.model import BaseImage, Matrix
+    from gpuenv.sourcing import Settled
+    from gpuenv.spec import EnvironmentSpec, MatrixRequest
+
+
+class Teller(Protocol):
+    """Where words for the user go while an image is made ready."""
+
+    def note(self, text: str) -> None:
+        """Tell something worth knowing."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Tell something that must be seen."""
+        ...
+
+    def detail(self, text: str) -> None:
+        """Tell something only the curious ask for."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageOrder:
+    """An image as ordered: the request, what shall be inside, and how to go about it.
+
+    Attributes:
+        tags: Names for the image; by default one is made from the row.
+        make_base: Make the base image from the package mirror where no registry answers.
+        refresh: Ask the sources again even if an image of this very order is there.
+        no_cache: Run every step of the build again.
+    """
+
+    request: MatrixRequest
+    image: ImageRequest = field(default_factory=ImageRequest)
+    tags: tuple[str, ...] = ()
+    apt_mirror: str | None = None
+    make_base: bool = False
+    refresh: bool = False
+    no_cache: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What is needed to fill an order.
+
+    Attributes:
+        engine: ``None`` plans without one; then nothing local is known and nothing is built.
+        root: The root of the file system whose apt lists name the mirror.
+    """
+
+    matrix: Matrix
+    client: SimpleClient
+    tell: Teller
+    engine: ContainerEngine | None = None
+    host: HostGpus = field(default_factory=HostGpus)
+    root: Path = Path("/")
+
+
+def order_digest(order: ImageOrder, shop: Workshop) -> str:
+    """Return the digest that an image of the same order on the same host carries."""
+    sources = shop.client.sources
+    return request_digest(
+        repr(shop.matrix.rows),
+        repr(order.request),
+        repr(order.image),
+        repr(shop.host),
+        order.apt_mirror,
+        [str(source) for source in (*sources.indexes, *sources.links)],
+        str(sources.torch_index.value),
+        sources.offline,
+    )
+
+
+def find_or_build(
+    order: ImageOrder, shop: Workshop, on_event: Callable[[BuildEvent], None]
+) -> BuiltImage:
+    """Return the proven image of an order, building it only when it is not there.
+
+    Raises:
+        UnsupportedCombinationError: No row fits or can be had.
+        EngineUnavailableError: There is no engine, or no base image.
+        BuildFailedError: A step failed, there is no room, or the proof failed.
+    """
+    engine = _engine_of(shop)
+    again = order.refresh or order.no_cache
+    if not again and (image := find_by_request(engine, order_digest(order, shop))):
+        wanted = order.tags or image.tags[:1]
+        for tag in wanted:
+            if tag not in image.tags:
+                engine.tag(image.image_id, tag)
+        shop.tell.detail("an image of this order is there; --refresh asks the sources again")
+        return replace(
+            image, image_ref=wanted[0], tags=tuple(dict.fromkeys((*wanted, *image.tags)))
+        )
+    plan = plan_order(order, shop)
+    if not order.no_cache and (image := find_by_plan(engine, plan)):
+        return image
+    check_disk(plan, engine.free_bytes())
+    return run_build(plan, engine, on_event, no_cache=order.no_cache)
+
+
+def plan_order(order: ImageOrder, shop: Workshop) -> BuildPlan:
+    """Settle the row, the base and the delivery of an order, and plan its build.
+
+    With an engine the base image is made available on the way: pulled, or made.
+    """
+    settled = _settle(order, shop, _own_bases(shop))
+    base = None if shop.engine is None else _find_base(settled.environment, order, shop)
+    if isinstance(base, _NoBase):
+        if order.make_base and order.image.base is None and order.request.python is None:
+            # No registry: choose again among the Pythons whose base can be made here.
+            settled = _settle(order, shop, _makeable_bases(shop))
+        base = _make_base(settled.environment, order, shop, base)
+    row = settled.environment
+    if base is not None and order.image.base is None:
+        row = replace(row, base_image=base.ref)
+    for note in row.notes:
+        shop.tell.note(note)
+    for warning in row.warnings:
+        shop.tell.warn(warning)
+    spec = ImageSpec(environment=row, image=order.image)
+    delivery = deliver(spec, settled, shop.client, apt_mirror=order.apt_mirror)
+    for line in delivery.summary:
+        shop.tell.detail(f"source: {line}")
+    return plan_build(
+        spec,
+        delivery.delivery,
+        base_id="" if base is None else base.id,
+        tags=order.tags,
+        request_digest=order_digest(order, shop),
+        build_args=delivery.build_args,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Base:
+    """A base image that the engine has."""
+
+    ref: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NoBase:
+    """A base image that the engine neither has nor can pull, and why."""
+
+    ref: str
+    why: str
+
+
+def _settle(order: ImageOrder, shop: Workshop, bases: frozenset[str]) -> Settled:
+    return settle_environment(
+        shop.matrix,
+        order.request,
+        shop.client,
+        host=shop.host,
+        local_bases=bases,
+        say=shop.tell.note,
+    )
+
+
+def _engine_of(shop: Workshop) -> ContainerEngine:
+    if shop.engine is None:
+        raise EngineUnavailableError(
+            "there is no container engine to build with", fix="gpuenv engine status"
+        )
+    return shop.engine
+
+
+def _own_bases(shop: Workshop) -> frozenset[str]:
+    """Return the home-made bases of the engine: who made one wants it used."""
+    if shop.engine is None:
+        return frozenset()
+    engine = shop.engine
+    return frozenset(
+        base.local for base in shop.matrix.base_images if engine.image(base.local) is not None
+    )
+
+
+def _makeable_bases(shop: Workshop) -> frozenset[str]:
+    """Return the bases of the distributions that this host has a package mirror of."""
+    uris = [source.uri.rstrip("/") for source in load_apt_sources(shop.root)]
+    return frozenset(
+        base.local
+        for base in shop.matrix.base_images
+        if any(uri.endswith(f"/{base.distribution}") for uri in uris)
+    )
+
+
+def _find_base(row: EnvironmentSpec, order: ImageOrder, shop: Workshop) -> _Base | _NoBase:
+    """Find the base image on the engine, under its own or its home-made name, or pull it."""
+    engine = _engine_of(shop)
+    ref = order.image.base or row.base_image
+    known = None if order.image.base else _known_base(shop.matrix, ref)
+    for name in (ref,) if known is None else (ref, known.local):
+        info = engine.image(name)
+        if info is not None:
+            return _Base(ref=name, id=info.id)
+    if ref.startswith("localhost/"):
+        return _NoBase(ref=ref, why="a name under localhost/ is on no registry")
+    shop.tell.note(f"pulling the base image {ref}")
+    try:
+        for event in engine.pull(ref):
+            shop.tell.detail(str(event))
+    except EngineUnavailableError as error:
+        return _NoBase(ref=ref, why=error.why or error.what)
+    info = engine.image(ref)
+    if info is None:
+        return _NoBase(ref=ref, why="the engine pulled it and does not have it")
+    return _Base(ref=ref, id=info.id)
+
+
+def _make_base(row: EnvironmentSpec, order: ImageOrder, shop: Workshop, missing: _NoBase) -> _Base:
+    """Make the base image of a row from the package mirror, or say why it cannot be had.
+
+    Raises:
+        BaseImageUnavailableError: It was not asked for, or cannot be made here.
+    """
+    known = None if order.image.base else _known_base(shop.matrix, row.base_image)
+    if known is None or not order.make_base:
+        raise BaseImageUnavailableError(
+            f"the base image {missing.ref} is not here and cannot be pulled",
+            why=missing.why,
+            fix=(
+                "load it into the engine, or name another with --base"
+                if known is None
+                else "add --make-base to make one from the package mirror (needs root)"
+            ),
+        )
+    engine = _engine_of(shop)
+    info = engine.image(known.local)
+    if info is not None:
+        return _Base(ref=known.local, id=info.id)
+    plan = plan_base_image(
+        ref=known.local,
+        distribution=known.distribution,
+        suite=known.suite,
+        host_sources=load_apt_sources(shop.root),
+        mirror=order.apt_mirror,
+    )
+    return _Base(ref=known.local, id=make_base_image(plan, engine, say=shop.tell.note))
+
+
+def _known_base(matrix: Matrix, ref: str) -> BaseImage | None:
+    return next((base for base in matrix.base_images if ref in (base.image, base.local)), None)

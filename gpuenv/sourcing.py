@@ -1,0 +1,125 @@
+"""Settle which row of the matrix is built, by asking the sources whether they have its wheel.
+
+The matrix says what exists; a mirror, a wheel directory or a machine without a network says what
+can be had here. Resolving stays pure: what a source answered is put into the next ``resolve``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gpuenv.index.delivery import TorchChannel, plan_delivery
+from gpuenv.index.local import collect_local_archives
+from gpuenv.index.simple import fetch_pages
+from gpuenv.index.wheels import ask_for_wheels, availability_of, scan_wheelhouse
+from gpuenv.matrix.resolve import resolve
+from gpuenv.render import torch_requirements
+from gpuenv.spec import WheelKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuenv.index.delivery import SourceDelivery
+    from gpuenv.index.simple import SimpleClient
+    from gpuenv.index.wheels import WheelAnswer
+    from gpuenv.matrix.model import Matrix
+    from gpuenv.spec import EnvironmentSpec, HostGpus, ImageSpec, MatrixRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The row that will be built, and the source that said it has the wheel.
+
+    Attributes:
+        answer: ``None`` when the wheel lies in a directory of this host.
+    """
+
+    environment: EnvironmentSpec
+    answer: WheelAnswer | None = None
+
+
+def settle_environment(
+    matrix: Matrix,
+    request: MatrixRequest,
+    client: SimpleClient,
+    *,
+    host: HostGpus,
+    local_bases: frozenset[str] = frozenset(),
+    say: Callable[[str], None],
+) -> Settled:
+    """Resolve a request to the best row whose wheel can really be had.
+
+    Args:
+        client: Asks the sources; it holds this host's package settings.
+        local_bases: See :func:`gpuenv.matrix.resolve.resolve`.
+        say: Told about each row that was passed over, and why.
+
+    Raises:
+        UnsupportedCombinationError: No row fits, or none of those that fit can be had; ``why`` has
+            what the sources answered.
+    """
+    sources = client.sources
+    local = scan_wheelhouse(sources)
+    answers: list[WheelAnswer] = []
+    while True:
+        row = resolve(
+            matrix,
+            request,
+            availability_of(answers, local=local, sources=sources),
+            host=host,
+            local_bases=local_bases,
+        )
+        if row.source == "wheelhouse":
+            return Settled(environment=row)
+        key = WheelKey(torch=row.torch, variant=row.torch_variant, python=row.python, arch=row.arch)
+        (answer,) = ask_for_wheels([(key, row.source)], client, local=local)
+        if answer.state == "available":
+            return Settled(environment=row, answer=answer)
+        # Each answer takes away a row or a whole source, so this comes to an end.
+        answers.append(answer)
+        say(
+            f"passing over torch {row.torch}+{row.torch_variant} "
+            f"for Python {row.python}: {answer.reason}"
+        )
+
+
+def deliver(
+    spec: ImageSpec, settled: Settled, client: SimpleClient, *, apt_mirror: str | None = None
+) -> SourceDelivery:
+    """Plan how this host's package sources reach the inside of the build.
+
+    Of local folders and indexes only the archives that the image needs travel, and of those only
+    what no remote index offers as well: a build downloads faster than it is sent a context.
+    """
+    sources = client.sources
+    row = spec.environment
+    requirements = (*_torch(spec), *spec.image.requirements, *spec.image.pip)
+    archives = collect_local_archives(requirements, sources, python=row.python, arch=row.arch)
+    if archives and not sources.offline:
+        projects = sorted({archive.project for archive in archives})
+        remote = [index for index in sources.indexes if index.path is None]
+        pages = fetch_pages(client, [(index, name) for index in remote for name in projects])
+        elsewhere: dict[str, frozenset[str]] = {}
+        for (_, project), page in pages.items():
+            names = frozenset(link.filename for link, _ in page.files)
+            elsewhere[project] = elsewhere.get(project, frozenset()) | names
+        archives = collect_local_archives(
+            requirements, sources, python=row.python, arch=row.arch, elsewhere=elsewhere
+        )
+    channel = None
+    answer = settled.answer
+    if answer is not None and answer.source == "pytorch" and answer.place is not None:
+        channel = TorchChannel(source=answer.place, flat=answer.flat)
+    planned = plan_delivery(sources, archives=archives, torch=channel)
+    return replace(planned, delivery=replace(planned.delivery, apt_mirror=apt_mirror))
+
+
+def _torch(spec: ImageSpec) -> tuple[str, ...]:
+    """Return the requirements of the row with the variant said, which local wheels need."""
+    row = spec.environment
+    exact = f"torch=={row.torch}"
+    return tuple(
+        f"{exact}+{row.torch_variant}" if line == exact and row.source == "wheelhouse" else line
+        for line in torch_requirements(spec)
+    )
