@@ -96,7 +96,29 @@ TORCH_PROBES = (
         "allreduce-1p",
         level=Level.QUICK,
     ),
+    *_torch(
+        "torch_numerics",
+        "dataloader",
+        "sampler",
+        "second-order",
+        "amp",
+        "determinism",
+        "sdpa",
+        "graph",
+        "memory",
+        level=Level.STANDARD,
+    ),
+    *_torch("torch_compile", "compile", level=Level.STANDARD),
     *_torch("torch_collective", "collective", level=Level.STANDARD, timeout_s=480.0),
+    *_torch(
+        "torch_performance",
+        "p2p",
+        "transfer",
+        "memory-rate",
+        "matmul-rate",
+        level=Level.STANDARD,
+        timeout_s=90.0,
+    ),
 )
 """Probes that import torch, in the order they run: light before heavy."""
 

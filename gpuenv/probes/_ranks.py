@@ -14,6 +14,7 @@ import time
 from datetime import timedelta
 from typing import Any, Callable, Iterator
 
+from ._cuda import pci_bus_id
 from ._torch import describe, load_torch, plain, ternary, unsupported
 
 Tell = Callable[[dict], None]
@@ -104,14 +105,12 @@ class Rank:
     def identity(self) -> dict[str, Any]:
         """Say which piece of hardware this rank has, in terms no variable can shift."""
         if self.device == "cpu":
-            return {"device": "cpu", "name": "CPU", "pci": None}
+            return {"device": "cpu", "name": "CPU", "pci": None, "uuid": None}
         properties = self.torch.cuda.get_device_properties(self.device)
-        pci = [getattr(properties, "pci_{}_id".format(part), None) for part in PCI_PARTS]
-        known = None not in pci
         return {
             "device": self.device,
             "name": properties.name,
-            "pci": "{:04x}:{:02x}:{:02x}".format(*pci) if known else None,
+            "pci": pci_bus_id(self.arguments["device"]),
             "uuid": str(getattr(properties, "uuid", "")) or None,
         }
 
@@ -153,9 +152,6 @@ class Rank:
         self.store.set("left{}".format(self.rank), "1")
         if self.rank == 0:
             self.store.wait(["left{}".format(rank) for rank in range(self.world)])
-
-
-PCI_PARTS = ("domain", "bus", "device")
 
 
 def all_reduce(rank: Rank) -> Iterator[dict[str, Any]]:

@@ -113,6 +113,36 @@ def ternary(count: int, seed: int) -> list[int]:
     return values
 
 
+def train(torch: Any, place: str, dtype: Any, steps: int = 6) -> tuple[list[float], list[Any]]:
+    """Train a convolution and two layers; return the losses and the first step's gradients.
+
+    The activations are smooth on purpose: at the kink of a ReLU rounding alone may flip a sign.
+    """
+    functional = torch.nn.functional
+    generator = torch.Generator().manual_seed(7)
+
+    def normal(*shape: int) -> Any:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    image, label = normal(16, 1, 8, 8), torch.arange(16) % 4
+    start = (normal(4, 1, 3, 3) * 0.3, normal(16, 144) * 0.1, normal(4, 16) * 0.3)
+    weights = [w.to(place, dtype).requires_grad_() for w in start]
+    optimizer = torch.optim.AdamW(weights, lr=1e-2)
+    x, target = image.to(place, dtype), label.to(place)
+    losses: list[float] = []
+    first: list[Any] = []
+    for _ in range(steps):
+        optimizer.zero_grad(set_to_none=True)
+        hidden = functional.gelu(functional.conv2d(x, weights[0])).flatten(1)
+        out = functional.gelu(hidden @ weights[1].t()) @ weights[2].t()
+        loss = functional.cross_entropy(out, target)
+        loss.backward()
+        first = first or [w.grad.detach().cpu().double() for w in weights]
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, first
+
+
 def unsupported(error: BaseException) -> bool:
     """Say whether torch has no kernel for this type here: older releases on the CPU."""
     return isinstance(error, (NotImplementedError, RuntimeError)) and (

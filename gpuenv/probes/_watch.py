@@ -155,7 +155,7 @@ class Launch:
             }
             # what torchrun sets; libraries that look for it find the truth
             env = dict(self.env, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
-            process = start_worker("_ranks", "main", arguments, env=env, also=("_torch",))
+            process = start_worker("_ranks", "main", arguments, env=env, also=("_cuda", "_torch"))
             member = RankProcess(rank, process)
             self.ranks.append(member)
             for stream, kind in ((process.stdout, "answers"), (process.stderr, "noise")):
