@@ -87,7 +87,9 @@ def explain_request_failure(
         cause = "tls"
     elif names & {"NameResolutionError", "gaierror"}:
         cause = "name-resolution"
-    elif isinstance(exc, requests.exceptions.Timeout):
+    elif isinstance(exc, requests.exceptions.Timeout) or (
+        names & {"ReadTimeoutError", "ConnectTimeoutError", "TimeoutError"}
+    ):
         cause = "timeout"
     else:
         cause = "connection"

@@ -13,7 +13,8 @@ PACKAGE = Path(__file__).parents[2] / "gpuenv"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("versions", "secret"),
-    ("spec", "wheelfacts", "state", "resources", "process", "validate"),
+    ("spec", "state", "resources", "process", "validate"),
+    ("wheelfacts",),
     ("matrix", "index", "config", "render", "checks", "verify"),
     ("host", "engine", "report"),
     ("containers",),
