@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpuenv.index.delivery import TorchChannel, plan_delivery
-from gpuenv.index.local import collect_local_archives
-from gpuenv.index.simple import fetch_pages
+from gpuenv.index.delivery import TorchChannel
+from gpuenv.index.prepare import prepare_delivery
 from gpuenv.index.wheels import ask_for_wheels, availability_of, scan_wheelhouse
 from gpuenv.matrix.resolve import resolve
 from gpuenv.render import torch_requirements
@@ -92,26 +91,18 @@ def deliver(
     Of local folders and indexes only the archives that the image needs travel, and of those only
     what no remote index offers as well: a build downloads faster than it is sent a context.
     """
-    sources = client.sources
     row = spec.environment
-    requirements = (*_torch(spec), *spec.image.requirements, *spec.image.pip)
-    archives = collect_local_archives(requirements, sources, python=row.python, arch=row.arch)
-    if archives and not sources.offline:
-        projects = sorted({archive.project for archive in archives})
-        remote = [index for index in sources.indexes if index.path is None]
-        pages = fetch_pages(client, [(index, name) for index in remote for name in projects])
-        elsewhere: dict[str, frozenset[str]] = {}
-        for (_, project), page in pages.items():
-            names = frozenset(link.filename for link, _ in page.files)
-            elsewhere[project] = elsewhere.get(project, frozenset()) | names
-        archives = collect_local_archives(
-            requirements, sources, python=row.python, arch=row.arch, elsewhere=elsewhere
-        )
     channel = None
     answer = settled.answer
     if answer is not None and answer.source == "pytorch" and answer.place is not None:
         channel = TorchChannel(source=answer.place, flat=answer.flat)
-    planned = plan_delivery(sources, archives=archives, torch=channel)
+    planned = prepare_delivery(
+        (*_torch(spec), *spec.image.requirements, *spec.image.pip),
+        client,
+        python=row.python,
+        arch=row.arch,
+        torch=channel,
+    )
     return replace(planned, delivery=replace(planned.delivery, apt_mirror=apt_mirror))
 
 

@@ -134,9 +134,7 @@ AptMirrorOption = Annotated[
 ]
 OfflineOption = Annotated[
     bool,
-    typer.Option(
-        "--offline", help="Take wheels from directories only.", rich_help_panel=_SOURCES
-    ),
+    typer.Option("--offline", help="Take wheels from directories only.", rich_help_panel=_SOURCES),
 ]
 EngineOption = Annotated[
     str | None,
