@@ -201,3 +201,38 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
                 os.killpg(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(patience_s)
+
+
+def start_daemon(arguments: Sequence[str], *, log: Path, env: Mapping[str, str]) -> int:
+    """Start a program that outlives us, in a session of its own; return its process id.
+
+    Args:
+        arguments: Program and arguments; never a shell line.
+        log: Both its output streams are appended here.
+        env: Its whole environment.
+
+    Raises:
+        ProgramNotFoundError: There is no such program.
+    """
+    with log.open("ab") as output:
+        try:
+            child = subprocess.Popen(
+                list(arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd="/",
+                start_new_session=True,
+            )
+        except FileNotFoundError as exc:
+            raise ProgramNotFoundError(arguments[0]) from exc
+    # It is not ours to wait for, so it must not look like a child that was forgotten.
+    child.returncode = 0
+    return child.pid
+
+
+def reap(pid: int) -> None:
+    """Take note of the end of a daemon that this process started; others are left alone."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

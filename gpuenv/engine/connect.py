@@ -103,11 +103,15 @@ def find_addresses(target: str | None, environ: Mapping[str, str]) -> tuple[Engi
     return tuple(EngineAddress(url=f"unix://{path}", found_via=via) for path, via in sockets)
 
 
+def record_path(environ: Mapping[str, str]) -> Path:
+    """Return where ``gpuenv engine up`` notes what it started."""
+    return state_dir(environ) / "engine" / "engine.json"
+
+
 def private_socket(environ: Mapping[str, str]) -> str | None:
     """Return the socket of the engine that ``gpuenv engine up`` started, if it left a record."""
-    record = state_dir(environ) / "engine" / "engine.json"
     try:
-        return str(json.loads(record.read_text("utf-8"))["socket"])
+        return str(json.loads(record_path(environ).read_text("utf-8"))["socket"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -270,12 +274,23 @@ def connect(
         EngineUnavailableError: A subclass for each reason; where several sockets were tried, the
             one that came closest.
     """
+    return locate(target, environ=environ, transport=transport, timeout_s=timeout_s)[0]
+
+
+def locate(
+    target: str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    transport: Callable[[str], ForwardedSocket] | None = None,
+    timeout_s: float = 20,
+) -> tuple[ContainerEngine, EngineAddress]:
+    """Connect as :func:`connect` does, and tell by which address."""
     environ = os.environ if environ is None else environ
     addresses = find_addresses(target, environ)
     failures: list[EngineUnavailableError] = []
     for address in addresses:
         try:
-            return _open(address, transport=transport, timeout_s=timeout_s)
+            return open_address(address, transport=transport, timeout_s=timeout_s), address
         except (  # noqa: PERF203 - one turn a socket
             e.EngineSocketMissingError,
             e.EnginePermissionError,
@@ -294,12 +309,13 @@ def connect(
     )
 
 
-def _open(
+def open_address(
     address: EngineAddress,
     *,
-    transport: Callable[[str], ForwardedSocket] | None,
-    timeout_s: float,
+    transport: Callable[[str], ForwardedSocket] | None = None,
+    timeout_s: float = 20,
 ) -> ContainerEngine:
+    """Connect to one address; see :func:`connect`."""
     url, on_close = address.url, None
     if url.startswith("ssh://"):
         if transport is None:
@@ -335,6 +351,7 @@ def _handshake(
     from docker.errors import DockerException
 
     from gpuenv.engine import docker as docker_engine
+    from gpuenv.engine.unix_adapter import use_unix_adapter
 
     if url.startswith("unix://"):
         require_socket(Path(urlsplit(url).path), timeout_s=timeout_s)
@@ -353,6 +370,8 @@ def _handshake(
             why=str(exc),
             fix="check DOCKER_CERT_PATH: it holds ca.pem, cert.pem and key.pem",
         ) from exc
+    if url.startswith("unix://"):
+        use_unix_adapter(client, urlsplit(url).path, math.ceil(timeout_s))
     try:
         version = _first_answer(client, url, "/version", timeout_s)
         spoken = _agree_on_api(version, url)
@@ -466,7 +485,7 @@ def require_socket(path: Path, *, timeout_s: float) -> None:
         raise e.EngineNotRunningError(
             "the container engine does not run",
             why=f"{path} is there, but: {exc.strerror or exc}",
-            fix="start it (systemctl start docker), or remove what it left behind",
+            fix="start it again: systemctl start docker, or gpuenv engine up",
         ) from exc
 
 

@@ -19,7 +19,7 @@ from gpuenv.engine.protocol import (
     UsageSample,
     VolumeMount,
 )
-from gpuenv.engine.review import Finding, compare_created, review
+from gpuenv.engine.review import CDI_PREFIX, Finding, compare_created, review
 from gpuenv.engine.sdk import SdkEngine, image_missing, parse_time
 from gpuenv.errors import LaunchFailedError
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 OLDEST_API = EngineVersion((1, 41))
 NEWEST_API = EngineVersion((1, 50))
 _DOCKERFILE_1_4 = EngineVersion((23, 0))  # the release whose built-in frontend is 1.4
-_CDI_PREFIX = "nvidia.com/gpu="
 _VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 _RLIMIT_NAMES = {2: "data", 3: "stack", 4: "core", 6: "nproc", 7: "nofile", 8: "memlock"}
 
@@ -135,7 +134,7 @@ def _discovered_cdi(info: Mapping[str, Any]) -> frozenset[str] | None:
 
 
 def _gpu_route(cdi: frozenset[str] | None) -> GpuRoute:
-    if cdi and any(name.startswith(_CDI_PREFIX) for name in cdi):
+    if cdi and any(name.startswith(CDI_PREFIX) for name in cdi):
         return "cdi-request"
     return "device-request"
 
@@ -307,7 +306,7 @@ def _log_config(max_bytes: int | None) -> dict[str, Any] | None:
 
 def _gpu_body(gpu: GpuRequest, caps: EngineCapabilities) -> dict[str, Any]:
     if caps.gpu == "cdi-request":
-        return {"Driver": "cdi", "DeviceIDs": [_CDI_PREFIX + name for name in gpu.devices]}
+        return {"Driver": "cdi", "DeviceIDs": [CDI_PREFIX + name for name in gpu.devices]}
     body: dict[str, Any] = {"Driver": "", "Capabilities": [["gpu", *gpu.driver_capabilities]]}
     if gpu.devices == ("all",):
         body["Count"] = -1

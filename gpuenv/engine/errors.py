@@ -186,3 +186,9 @@ class BuildContextError(BuildFailedError):
     """The engine could not read the Dockerfile or the context."""
 
     slug = "build-context"
+
+
+class PrivateEngineError(EngineUnavailableError):
+    """The private engine could not be started or stopped."""
+
+    slug = "private-engine"

@@ -263,6 +263,7 @@ class SdkEngine:
 
     def _translate_transport(self, exc: Exception) -> NoReturn:
         import requests
+        import urllib3
 
         if isinstance(exc, requests.exceptions.Timeout) or "timed out" in str(exc).lower():
             raise EngineTimeoutError(
@@ -270,9 +271,11 @@ class SdkEngine:
                 why=f"{self._address} gave no answer within {self._timeout_s:g} s",
                 fix="see what it is busy with, or restart it",
             ) from exc
+        cut_off = isinstance(exc, urllib3.exceptions.ProtocolError)
+        reason = "it stopped in the middle of its answer" if cut_off else innermost(exc)
         raise EngineLostError(
             "the connection to the container engine broke",
-            why=f"{self._address}: {innermost(exc)}",
+            why=f"{self._address}: {reason}",
             fix="see whether the engine still runs: gpuenv engine status",
         ) from exc
 
