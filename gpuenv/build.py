@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.engine.archive import Member, tar_stream
-from gpuenv.engine.events import StepCached, StepDone, build_image
+from gpuenv.engine.events import Pushed, StepCached, StepDone, build_image
 from gpuenv.engine.protocol import BuildRequest, ContainerSpec, PutFile
 from gpuenv.errors import BuildFailedError
 from gpuenv.render import render_context
@@ -24,7 +24,7 @@ from gpuenv.verify import compare
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from gpuenv.engine.events import BuildEvent
+    from gpuenv.engine.events import BuildEvent, TransferEvent
     from gpuenv.engine.protocol import ContainerEngine, ImageInfo
     from gpuenv.render import BuildContext
     from gpuenv.secret import Secret
@@ -314,6 +314,23 @@ def run_build(
         steps=tuple(steps),
         facts=facts,
     )
+
+
+def push_image(
+    engine: ContainerEngine, image: BuiltImage, on_event: Callable[[TransferEvent], None]
+) -> dict[str, str]:
+    """Push every name of an image; return the digest each one has at its registry.
+
+    Raises:
+        EngineUnavailableError: A registry does not answer or refuses.
+    """
+    digests: dict[str, str] = {}
+    for ref in image.tags:
+        for event in engine.push(ref):
+            on_event(event)
+            if isinstance(event, Pushed):
+                digests[ref] = event.digest
+    return digests
 
 
 def _named(engine: ContainerEngine, image_id: str) -> bool:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from gpuenv.index.delivery import TorchChannel
 from gpuenv.index.prepare import prepare_delivery
-from gpuenv.index.wheels import ask_for_wheels, availability_of, scan_wheelhouse
+from gpuenv.index.simple import fetch_pages
+from gpuenv.index.wheels import availability_of, find_wheel, places_of, scan_wheelhouse
 from gpuenv.matrix.resolve import resolve
 from gpuenv.render import torch_requirements
 from gpuenv.spec import WheelKey
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpuenv.index.delivery import SourceDelivery
-    from gpuenv.index.simple import SimpleClient
+    from gpuenv.index.simple import ProjectPage, SimpleClient
+    from gpuenv.index.sources import Source
     from gpuenv.index.wheels import WheelAnswer
     from gpuenv.matrix.model import Matrix
     from gpuenv.spec import EnvironmentSpec, HostGpus, ImageSpec, MatrixRequest
@@ -52,7 +54,7 @@ def settle_environment(
     Args:
         client: Asks the sources; it holds this host's package settings.
         local_bases: See :func:`gpuenv.matrix.resolve.resolve`.
-        say: Told about each row that was passed over, and why.
+        say: Told which rows were passed over, and why.
 
     Raises:
         UnsupportedCombinationError: No row fits, or none of those that fit can be had; ``why`` has
@@ -61,6 +63,7 @@ def settle_environment(
     sources = client.sources
     local = scan_wheelhouse(sources)
     answers: list[WheelAnswer] = []
+    pages: dict[tuple[Source, str], ProjectPage] = {}
     while True:
         row = resolve(
             matrix,
@@ -69,18 +72,31 @@ def settle_environment(
             host=host,
             local_bases=local_bases,
         )
-        if row.source == "wheelhouse":
-            return Settled(environment=row)
-        key = WheelKey(torch=row.torch, variant=row.torch_variant, python=row.python, arch=row.arch)
-        (answer,) = ask_for_wheels([(key, row.source)], client, local=local)
-        if answer.state == "available":
+        answer = None
+        if row.source != "wheelhouse":
+            key = WheelKey(
+                torch=row.torch, variant=row.torch_variant, python=row.python, arch=row.arch
+            )
+            places = [(place, "torch") for place in places_of(key, row.source, sources)]
+            pages |= fetch_pages(client, [place for place in places if place not in pages])
+            answer = find_wheel(key, row.source, pages=pages, sources=sources, local=local)
+        if answer is None or answer.state == "available":
+            for line in _passed_over(answers):
+                say(line)
             return Settled(environment=row, answer=answer)
         # Each answer takes away a row or a whole source, so this comes to an end.
         answers.append(answer)
-        say(
-            f"passing over torch {row.torch}+{row.torch_variant} "
-            f"for Python {row.python}: {answer.reason}"
-        )
+
+
+def _passed_over(answers: list[WheelAnswer]) -> tuple[str, ...]:
+    """Return one line for each reason why wheels could not be had."""
+    by_reason: dict[str, dict[str, None]] = {}
+    for answer in answers:
+        wheel = f"{answer.key.torch}+{answer.key.variant}"
+        by_reason.setdefault(answer.reason, {})[wheel] = None
+    return tuple(
+        f"passing over torch {', '.join(wheels)}: {reason}" for reason, wheels in by_reason.items()
+    )
 
 
 def deliver(
@@ -91,7 +107,6 @@ def deliver(
     Of local folders and indexes only the archives that the image needs travel, and of those only
     what no remote index offers as well: a build downloads faster than it is sent a context.
     """
-    row = spec.environment
     channel = None
     answer = settled.answer
     if answer is not None and answer.source == "pytorch" and answer.place is not None:
@@ -99,8 +114,8 @@ def deliver(
     planned = prepare_delivery(
         (*_torch(spec), *spec.image.requirements, *spec.image.pip),
         client,
-        python=row.python,
-        arch=row.arch,
+        python=spec.environment.python,
+        arch=spec.environment.arch,
         torch=channel,
     )
     return replace(planned, delivery=replace(planned.delivery, apt_mirror=apt_mirror))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import MISSING, fields, is_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -49,6 +50,10 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as the command ``name`` of ``app``, with the shared flags added.
 
+    A parameter whose type is a dataclass stands for a group of flags: each of its fields becomes an
+    option of the command, and the function is handed the dataclass filled in. So the many flags
+    that say what an image is are written down once.
+
     The function's docstring is its help and must end with one example, which a test runs.
     """
 
@@ -73,26 +78,51 @@ def group(
 
 
 def _with_shared_flags(function: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(function, eval_str=True)
+    groups: dict[str, Any] = {
+        parameter.name: parameter.annotation
+        for parameter in signature.parameters.values()
+        if is_dataclass(parameter.annotation)
+    }
+
     @functools.wraps(function)
-    def with_shared_flags(
-        *args: Any, json_mode: bool, verbose: int, quiet: int, **kwargs: Any
-    ) -> None:
+    def with_shared_flags(json_mode: bool, verbose: int, quiet: int, **values: Any) -> None:
         out = output.current()
         out.json_mode = out.json_mode or json_mode
         out.verbosity += verbose - quiet
-        function(*args, **kwargs)
+        for name, flags in groups.items():
+            values[name] = flags(**{field.name: values.pop(field.name) for field in fields(flags)})
+        function(**values)
 
-    signature = inspect.signature(function, eval_str=True)
-    own = tuple(signature.parameters.values())
+    parameters = [
+        # Keyword-only throughout: typer calls by keyword, and order says nothing then.
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for declared in signature.parameters.values()
+        for parameter in (
+            _parameters_of(groups[declared.name]) if declared.name in groups else (declared,)
+        )
+    ]
+    parameters += _SHARED_PARAMETERS
     wrapper: Any = with_shared_flags
-    wrapper.__signature__ = signature.replace(parameters=[*own, *_SHARED_PARAMETERS])
-    wrapper.__annotations__ = {
-        **{parameter.name: parameter.annotation for parameter in own},
-        **{parameter.name: parameter.annotation for parameter in _SHARED_PARAMETERS},
-    }
+    wrapper.__signature__ = signature.replace(parameters=parameters)
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del wrapper.__wrapped__  # typer would read the signature behind it
     with_flags: Callable[..., None] = wrapper
     return with_flags
+
+
+def _parameters_of(flags: type[Any]) -> tuple[inspect.Parameter, ...]:
+    """Return one parameter for each field of a group of flags."""
+    hints = get_type_hints(flags, include_extras=True)
+    return tuple(
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(flags)
+    )
 
 
 def _areas() -> tuple[Callable[[typer.Typer], None], ...]:

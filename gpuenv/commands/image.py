@@ -5,10 +5,15 @@ The same in every command that may build: ``render``, ``build``, ``run``, ``jupy
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from gpuenv.index.sources import PackageSources
+    from gpuenv.spec import Feature, ImageRequest
 
 _CONTENT = "Image"
 _SOURCES = "Package sources"
@@ -174,3 +179,84 @@ ProgressOption = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentFlags:
+    """What is in an image beside PyTorch, as the user wrote it."""
+
+    apt: AptOption = None
+    pip: PipOption = None
+    requirements: RequirementsOption = None
+    env: EnvOption = None
+    workdir: WorkdirOption = None
+    base: BaseOption = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFlags:
+    """Where packages come from, as the user wrote it."""
+
+    index_url: IndexUrlOption = None
+    extra_index_url: ExtraIndexUrlOption = None
+    torch_index_url: TorchIndexUrlOption = None
+    wheelhouse: WheelhouseOption = None
+    ca_bundle: CaBundleOption = None
+    apt_mirror: AptMirrorOption = None
+    offline: OfflineOption = False
+
+    def load(self) -> PackageSources:
+        """Put the flags and this host's own settings together."""
+        import os
+
+        from gpuenv.index.host_config import SourceFlags as Flags
+        from gpuenv.index.host_config import load_package_sources
+
+        return load_package_sources(
+            os.environ,
+            flags=Flags(
+                index_url=self.index_url,
+                extra_index_url=tuple(self.extra_index_url or ()),
+                torch_index_url=self.torch_index_url,
+                wheelhouse=tuple(self.wheelhouse or ()),
+                ca_bundle=self.ca_bundle,
+                offline=self.offline,
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildFlags:
+    """How a build goes about its work."""
+
+    engine: EngineOption = None
+    make_base: MakeBaseOption = False
+    refresh: RefreshOption = False
+    no_cache: NoCacheOption = False
+    progress: ProgressOption = "auto"
+
+
+def read_content(
+    flags: ContentFlags, *, name: str | None = None, features: tuple[Feature, ...] = ()
+) -> ImageRequest:
+    """Turn the flags about an image's content into a request."""
+    from gpuenv.spec import ImageRequest
+
+    default = ImageRequest()
+    lines = [
+        line.strip()
+        for path in flags.requirements or ()
+        for line in path.read_text().splitlines()
+        if line.strip() and not line.lstrip().startswith("#")
+    ]
+    pairs = [pair.partition("=") for pair in flags.env or ()]
+    return ImageRequest(
+        name=name or default.name,
+        features=tuple(sorted(features)),
+        apt=tuple(sorted(set(flags.apt or ()))),
+        pip=tuple(sorted(set(flags.pip or ()))),
+        requirements=tuple(lines),
+        env=tuple(sorted((key, value) for key, _, value in pairs)),
+        workdir=flags.workdir or default.workdir,
+        base=flags.base,
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -172,6 +173,25 @@ MatrixOption = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFlags:
+    """The flags of a request to the matrix, as the user wrote them."""
+
+    torch: TorchOption = None
+    cuda: CudaOption = None
+    cudnn: CudnnOption = None
+    nccl: NcclOption = None
+    python: PythonOption = None
+    gpu: GpuOption = None
+    driver: DriverOption = None
+    arch: ArchOption = None
+    flavor: FlavorOption = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the flags by name, ``None`` where one was not given."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def load_chosen_matrix(path: Path | None) -> Matrix:

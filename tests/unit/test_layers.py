@@ -16,9 +16,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("spec", "state", "resources", "process", "validate"),
     ("wheelfacts",),
     ("matrix", "index", "config", "render", "checks", "verify"),
-    ("host", "engine", "report"),
+    ("host", "engine", "report", "sourcing"),
     ("containers",),
     ("build", "launch", "doctor"),
+    ("provision",),
     ("output", "commands", "cli", "__main__"),
 )
 # Outside the map: run where torch is, and may import nothing of the package.
