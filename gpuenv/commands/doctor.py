@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuenv import output
-from gpuenv.commands import group
+from gpuenv.commands import command, group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -322,6 +322,48 @@ def _print_table(report: Report) -> None:
     console.print(as_text(lines), soft_wrap=True)
 
 
+def explain(
+    word: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ID", help="A check's id, or a piece of an error message.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Explain a finding of the doctor: what was checked, why it matters, causes, fixes.
+
+    Without ID it lists them all. Needs no network.
+
+    Example: gpuenv explain host.driver.match
+    """
+    from gpuenv.checks.catalogue import CHECKS
+    from gpuenv.report.explain import (
+        explanation_as_document,
+        find_explanations,
+        load_explanations,
+        render_explanation,
+        render_list,
+    )
+
+    out = output.current()
+    known = load_explanations(CHECKS)
+    width = out.console().width
+    if word is None:
+        out.answer(
+            {"explanations": [{"id": entry.id, "title": entry.title} for entry in known.values()]},
+            human=lambda: out.text(render_list(known, width=width)),
+        )
+        return
+    found = find_explanations(word, known)
+    out.answer(
+        {"explanations": [explanation_as_document(entry) for entry in found]},
+        human=lambda: out.text(
+            "\n".join(render_explanation(entry, width=width) for entry in found)
+        ),
+    )
+
+
 def register(app: typer.Typer) -> None:
     """Add the area's commands to ``app``."""
     group(app, "doctor", doctor)
+    command(app, "explain")(explain)
