@@ -142,29 +142,33 @@ def _lines(entry: Explanation, width: int) -> Iterator[str]:
     if entry.level:
         answers = f", answers --require {','.join(entry.provides)}" if entry.provides else ""
         yield f"  looked at from --level {entry.level}{answers}"
-    heads = (
-        ("What it means", "Why it comes") if entry.text else ("What is checked", "Why it matters")
-    )
-    for title, text in zip(heads, (entry.what, entry.why), strict=True):
-        if text:
-            yield from ["", title, *wrapped(text)]
-    if entry.causes:
-        yield from ["", "Causes, likeliest first"]
-        for number, cause in enumerate(entry.causes, start=1):
-            yield from wrapped(cause, f"  {number}. ", "     ")
-    if entry.fixes:
-        yield from ["", "What to do"]
-        for side, texts in entry.fixes:
-            yield f"  {on_side(side)}:"
-            for text in texts:
-                yield from wrapped(text, "    - ", "      ")
-    if entry.look:
-        yield from ["", "See for yourself", *(f"    {command}" for command in entry.look)]
-    if entry.detail:
-        yield from ["", "In the check's own words"]
-        yield from (line for part in entry.detail.split("\n\n") for line in wrapped(part))
-    if entry.see:
-        yield from ["", "Documented in", *(f"  {place}" for place in entry.see)]
+    meaning = ("What it means", "Why it comes")
+    what, why = meaning if entry.text else ("What is checked", "Why it matters")
+    sections = {
+        what: wrapped(entry.what),
+        why: wrapped(entry.why),
+        "Causes, likeliest first": [
+            line
+            for number, cause in enumerate(entry.causes, start=1)
+            for line in wrapped(cause, f"  {number}. ", "     ")
+        ],
+        "What to do": list(_fix_lines(entry, width)),
+        "See for yourself": [f"    {command}" for command in entry.look],
+        "In the check's own words": [
+            line for part in entry.detail.split("\n\n") for line in wrapped(part)
+        ],
+        "Documented in": [f"  {place}" for place in entry.see],
+    }
+    for title, lines in sections.items():
+        if lines:
+            yield from ["", title, *lines]
+
+
+def _fix_lines(entry: Explanation, width: int) -> Iterator[str]:
+    for side, texts in entry.fixes:
+        yield f"  {on_side(side)}:"
+        for text in texts:
+            yield from _wrapped(text, "    - ", "      ", width=width)
 
 
 def _wrapped(text: str, indent: str = "  ", hang: str | None = None, *, width: int) -> list[str]:

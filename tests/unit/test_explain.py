@@ -1,4 +1,4 @@
-"""``gpuenv explain``: every finding and every known error text has an explanation, found offline."""
+"""``gpuenv explain``: every finding and every known error text has an explanation, offline."""
 
 from __future__ import annotations
 
@@ -121,10 +121,10 @@ MESSAGES = {
     ),
     "message.no-kernel-image": (
         "CUDA error: no kernel image is available for execution on the device",
-        "NVIDIA X with CUDA capability sm_120 is not compatible with the current PyTorch",
+        "CUDA capability sm_120 is not compatible with the current PyTorch installation.",
     ),
     "message.ptx-toolchain": (
-        "RuntimeError: CUDA error: the provided PTX was compiled with an unsupported",
+        "RuntimeError: CUDA error: provided PTX was compiled with an unsupported toolchain.",
     ),
     "message.out-of-memory": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",),
     "message.cudnn-incompatible": (
@@ -136,7 +136,7 @@ MESSAGES = {
     "message.nccl-symbol": ("libtorch_cuda.so: undefined symbol: ncclCommRegister",),
     "message.shm-segment": (
         "Error while creating shared memory segment /dev/shm/nccl-AbC (size 9637888)",
-        "ERROR: Unexpected bus error encountered in worker. This might be caused by",
+        "This might be caused by insufficient shared memory (shm).",
     ),
     "message.ancdata": ("RuntimeError: received 0 items of ancdata",),
     "message.ibv-reg-mr": ("Call to ibv_reg_mr failed with error Cannot allocate memory",),
