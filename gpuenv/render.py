@@ -5,6 +5,7 @@ Pure: the same spec and the same delivery give the same bytes, on every machine.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -14,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpuenv import __version__
 from gpuenv.resources import images_dir
-from gpuenv.spec import ContextFile, Delivery
-from gpuenv.versions import CudaVersion, PythonVersion, TorchVersion
+from gpuenv.spec import Delivery
+from gpuenv.versions import PythonVersion, TorchVersion
 
 if TYPE_CHECKING:
-    from gpuenv.spec import EnvironmentSpec, ImageSpec
+    from gpuenv.spec import ContextFile, EnvironmentSpec, ImageSpec
 
 TEMPLATE = "Dockerfile.cuda.j2"
 
@@ -29,6 +30,7 @@ USER_ID = 1000
 HOME = "/home/dev"
 HOST_FOLDER = ".gpuenv/host"
 """Where a delivery lies in the build context."""
+LATE_FOLDER = ".gpuenv/late"
 HOST_MOUNT = "/run/gpuenv/host"
 """Where a delivery lies while a step runs."""
 CACHE_FOLDERS = ("huggingface", "nv", "pip", "torch", "torchinductor", "triton", "uv")
@@ -57,24 +59,14 @@ def render_context(spec: ImageSpec, delivery: Delivery | None = None) -> BuildCo
     """Render a spec, with what this host lends to the build."""
     delivery = delivery or Delivery()
     labels = render_labels(spec)
-    files = tuple(
-        sorted(
-            (
-                ContextFile(
-                    path=f"{HOST_FOLDER}/{file.path}",
-                    data=file.data,
-                    source=file.source,
-                    mode=file.mode,
-                    secret=file.secret,
-                )
-                for file in delivery.files
-            ),
-            key=lambda file: file.path,
-        )
-    )
+    files = [
+        dataclasses.replace(file, path=f"{folder}/{file.path}")
+        for folder, some in ((HOST_FOLDER, delivery.files), (LATE_FOLDER, delivery.late))
+        for file in some
+    ]
     return BuildContext(
         dockerfile=_template().render(_variables(spec, delivery, labels)),
-        files=files,
+        files=tuple(sorted(files, key=lambda file: file.path)),
         labels=labels,
     )
 
@@ -108,9 +100,12 @@ def distribution_of(base_image: str) -> Distribution | None:
     return next((d for d in _DISTRIBUTIONS if d.pattern.search(base_image)), None)
 
 
-def takes_python_of(distribution: Distribution | None, python: PythonVersion) -> bool:
-    """Say whether the distribution's own Python serves; otherwise uv brings one."""
-    return distribution is not None and distribution.python == python.truncate(2)
+def brings_its_python(spec: ImageSpec) -> bool:
+    """Say whether the base image's distribution has the Python asked for; else uv brings it."""
+    if spec.image.base is None:
+        return spec.environment.python_source == "base"
+    distribution = distribution_of(spec.image.base)
+    return distribution is not None and distribution.python == spec.environment.python.truncate(2)
 
 
 def base_image_of(spec: ImageSpec) -> str:
@@ -119,17 +114,14 @@ def base_image_of(spec: ImageSpec) -> str:
 
 
 def has_own_toolkit(spec: ImageSpec) -> bool:
-    """Say whether the base image brings a CUDA toolkit (devel of CUDA 11 and 12)."""
+    """Say whether the base image brings a CUDA toolkit: devel where no wheels carry nvcc."""
     environment = spec.environment
     return (
         environment.flavor == "devel"
         and environment.cuda is not None
-        and environment.cuda < _FIRST_WITH_NVCC_WHEELS
+        and not environment.devel_packages
     )
 
-
-_FIRST_WITH_NVCC_WHEELS = CudaVersion((13, 0))
-_DEVEL_EXTRAS = "cccl,crt,cudart,culibos,nvcc,nvvm"
 
 _NO_DOCUMENTATION = (
     "path-exclude=/usr/share/doc/*",
@@ -164,7 +156,18 @@ _SMALL_COMPILER = (
 _APT_OPTIONS = (
     "Dir::Cache::Archives=/run/gpuenv/apt/archives",
     "Dir::State::Lists=/run/gpuenv/apt/lists",
+    # A build that loses power starts again; syncing each file doubles the time.
+    "DPkg::Options::=--force-unsafe-io",
 )
+
+_CUDA_PATTERN = "^(nvidia|cuda)-"
+_LIBRARIES_PATTERN = "^nvidia-(cudnn|cusparselt|nccl|nvshmem)-"
+# Two layers: the toolkit's own wheels change with CUDA alone, the libraries with torch as well.
+_CUDA_LISTS = (
+    ("toolkit.txt", "The CUDA toolkit's libraries: the wheels' own, and the only copy."),
+    ("libraries.txt", "cuDNN, NCCL and what else is released apart from the toolkit."),
+)
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _COMPILERS = {"runtime": ("g++", "gcc", "libc6-dev"), "devel": ("build-essential",)}
 
@@ -183,14 +186,13 @@ def _variables(
 ) -> dict[str, Any]:
     environment = spec.environment
     base = base_image_of(spec)
-    distribution = distribution_of(base)
     python = environment.python.truncate(2)
-    own_python = takes_python_of(distribution, python)
+    own_python = brings_its_python(spec)
     names = {file.path for file in delivery.files}
     python_packages = (f"python{python}", f"python{python}-dev") if own_python else ()
     apt_options: tuple[str, ...] = _APT_OPTIONS
     if "ca.crt" in names:
-        apt_options = (*apt_options, f"Acquire::https::CAInfo={HOST_MOUNT}/ca.crt")
+        apt_options = (*apt_options, "Acquire::https::CAInfo=/run/gpuenv/ca.crt")
     return {
         "base_image": base,
         "apt_cache_id": f"gpuenv-apt-{_digest(base.encode())[:12]}",
@@ -204,7 +206,10 @@ def _variables(
         "system_packages": sorted(
             ("ca-certificates", *_COMPILERS[environment.flavor], *python_packages)
         ),
-        "bootstrap_packages": (f"python{python}-venv" if own_python else "python3-venv",),
+        "bootstrap_packages": (
+            "ca-certificates",
+            f"python{python}-venv" if own_python else "python3-venv",
+        ),
         "bootstrap_python": f"python{python}" if own_python else "python3",
         "uv_requirement": UV_REQUIREMENT,
         "user": USER,
@@ -214,19 +219,37 @@ def _variables(
         "venv": VENV,
         "constraints": CONSTRAINTS,
         "python": str(environment.python),
-        "python_request": f"/usr/bin/python{python}" if own_python else str(environment.python),
-        "has_cuda": environment.cuda is not None,
+        "python_request": (
+            f"/usr/bin/python{python}"
+            if own_python
+            else f"$(echo /opt/python/*/bin/python{python})"
+        ),
+        "own_python": own_python,
+        "path": f"{VENV}/bin:{_toolkit_path(environment)}${{PATH:-{_DEFAULT_PATH}}}",
+        "cuda_lists": _CUDA_LISTS if environment.cuda else (),
+        "cuda_major": environment.cuda.major if environment.cuda else None,
+        "link_toolkit": bool(environment.devel_packages) and environment.flavor == "devel",
+        "small": environment.flavor == "runtime",
         "host_folder": HOST_FOLDER if delivery.files else None,
-        "host_digest": delivery_digest(delivery),
+        "host_constraints": "constraints.txt" in names,
+        "host_digest": content_digest(delivery.files),
+        "late_folder": LATE_FOLDER if delivery.late else None,
+        "late_digest": content_digest(delivery.late),
+        "certificate_digest": content_digest(
+            tuple(file for file in delivery.files if file.path == "ca.crt")
+        )
+        if "ca.crt" in names
+        else None,
         "host_environ": _host_environ(delivery, names),
         "torch_requirements": torch_requirements(spec, delivery),
         "overrides": _overrides(environment),
-        "torch_index": _torch_index(environment, delivery),
-        "cuda_pattern": "^(nvidia|cuda)-",
+        "torch_index_option": _torch_index_option(environment, delivery),
+        "cuda_pattern": _CUDA_PATTERN,
+        "libraries_pattern": _LIBRARIES_PATTERN,
         "constrained_pattern": "^(torch|torchvision|torchaudio|triton|pytorch-triton"
         "|(nvidia|cuda)-[a-z0-9-]+)==",
         "warm_up": _warm_up(spec, delivery),
-        "pip_steps": _steps(spec),
+        "steps": _steps(spec),
         "workdir": spec.image.workdir,
         "environment": _image_environ(spec),
         "labels": labels,
@@ -259,31 +282,30 @@ def torch_requirements(spec: ImageSpec, delivery: Delivery | None = None) -> tup
     for companion in spec.image.companions:
         version = versions[companion]
         found.append(requirement(companion, version) if version else None)
-    if environment.flavor == "devel" and environment.cuda and not has_own_toolkit(spec):
-        toolkit = environment.toolkit or environment.cuda
-        wanted = str(toolkit) if len(toolkit.parts) > _MINOR_DEPTH else f"{toolkit}.*"
-        found.append(f"cuda-toolkit[{_DEVEL_EXTRAS}]=={wanted}")
+    if environment.flavor == "devel":
+        found += environment.devel_packages
     # torch imports without NumPy, but warns, and half of its users' code needs it anyway. Wheels
     # before 2.3 were built against NumPy 1 and do not load NumPy 2.
     found.append("numpy<2" if environment.torch < _FIRST_WITH_NUMPY_2 else "numpy")
+    found.append("pip")
     return tuple(line for line in found if line)
 
 
-_MINOR_DEPTH = 2
 _FIRST_WITH_NUMPY_2 = TorchVersion((2, 3))
 
 
 def _overrides(environment: EnvironmentSpec) -> tuple[str, ...]:
-    if environment.cuda is None:
-        return ()
-    major = environment.cuda.major
-    return tuple(f"nvidia-{name}-cu{major}=={version}" for name, version in environment.overrides)
+    return tuple(f"{wheel}=={version}" for wheel, version in environment.overrides)
 
 
-def _torch_index(environment: EnvironmentSpec, delivery: Delivery) -> str | None:
+def _torch_index_option(environment: EnvironmentSpec, delivery: Delivery) -> str:
     if environment.source != "pytorch" or delivery.torch_index_delivered:
-        return None
-    return f"{PYTORCH_INDEX}/{environment.torch_variant}"
+        return ""
+    return f" --extra-index-url {shlex.quote(f'{PYTORCH_INDEX}/{environment.torch_variant}')}"
+
+
+def _toolkit_path(environment: EnvironmentSpec) -> str:
+    return "/usr/local/cuda/bin:" if environment.flavor == "devel" and environment.cuda else ""
 
 
 def _warm_up(spec: ImageSpec, delivery: Delivery) -> str:
@@ -372,14 +394,14 @@ def render_labels(spec: ImageSpec) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(values.items()))
 
 
-def delivery_digest(delivery: Delivery) -> str:
-    """Return a digest of what a delivery's public files hold; secrets count by name alone.
+def content_digest(files: tuple[ContextFile, ...]) -> str:
+    """Return a digest of what public files hold; secrets and files on disk count by name alone.
 
-    Files on disk count by name and size: wheels are immutable, and reading gigabytes is not
-    rendering. The engine digests their content itself.
+    Files on disk are wheels and certificates: a wheel's name says what it is, and reading gigabytes
+    is not rendering. The engine digests their content itself.
     """
     state = hashlib.sha256()
-    for file in sorted(delivery.files, key=lambda file: file.path):
+    for file in sorted(files, key=lambda file: file.path):
         state.update(file.path.encode() + b"\0")
         if file.data is not None and not file.secret:
             state.update(hashlib.sha256(file.data).digest())

@@ -267,7 +267,10 @@ class Delivery:
     trust in place of the system's.
 
     Attributes:
-        files: Paths are relative to that folder.
+        files: Paths are relative to that folder. A change here installs torch anew, from the
+            installer's cache.
+        late: Wheels that only JupyterLab and the packages asked for need, below
+            ``/run/gpuenv/late``: a change here leaves the layers of torch alone.
         environ: Variables set for the steps that install; they stand in the image's history, so
             nothing secret goes here.
         apt_mirror: Stands in for the distribution's own archive,
@@ -276,6 +279,7 @@ class Delivery:
     """
 
     files: tuple[ContextFile, ...] = ()
+    late: tuple[ContextFile, ...] = ()
     environ: tuple[tuple[str, str], ...] = ()
     apt_mirror: str | None = None
     torch_index_delivered: bool = False
