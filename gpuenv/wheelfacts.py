@@ -1,4 +1,4 @@
-"""What a torch wheel says of itself: the value that travels from the wheel to the matrix."""
+"""What wheels and indexes say: the values that travel from a survey of them to the matrix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from gpuenv.spec import Arch
+    from gpuenv.spec import Arch, WheelSource
+    from gpuenv.versions import PythonVersion, TorchVersion
 
 ArchTable: TypeAlias = "tuple[tuple[Arch, str, tuple[str, ...]], ...]"
 
@@ -49,4 +50,104 @@ class WheelFacts:
     requires: tuple[str, ...] = ()
     arch_table: ArchTable = ()
     arch_list: tuple[str, ...] | None = None
+    bytes_read: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseListing:
+    """A torch release for one machine, as the file names of an index tell it.
+
+    Attributes:
+        pythons: Every Python with a wheel, oldest first; free-threaded builds do not count.
+        released: The day its first file for that machine was uploaded; ``None`` when not said.
+    """
+
+    torch: str
+    arch: Arch
+    pythons: tuple[str, ...]
+    released: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedWheel:
+    """A wheel to read.
+
+    Attributes:
+        variant: As the matrix has it; ``None`` to take whatever PyPI's default is.
+        python: One of those it was built for; any does, what is read is the same in all.
+    """
+
+    torch: TorchVersion
+    variant: str | None
+    arch: Arch
+    python: PythonVersion
+    source: WheelSource = "pypi"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelReading:
+    """The attempt to read the wheel of one row.
+
+    Attributes:
+        variant: What the row says it is.
+        facts: What the wheel says; ``None`` when it could not be read.
+        reason: Why not, in a sentence.
+        place: Where the wheel is, for messages.
+    """
+
+    torch: str
+    variant: str
+    arch: Arch
+    facts: WheelFacts | None = None
+    reason: str = ""
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageListing:
+    """The versions of a project that an index has.
+
+    Attributes:
+        versions: ``(version, withdrawn)`` without a local tag, oldest first.
+        reason: Why nothing is known, else empty.
+    """
+
+    project: str
+    versions: tuple[tuple[str, bool], ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompanionReading:
+    """What one release of torchvision or torchaudio requires of torch.
+
+    Attributes:
+        requires_torch: ``==2.9.1``, ``>=2.11``; empty when it names no version, ``None`` when it
+            could not be read.
+        released: The day of its upload.
+    """
+
+    project: str
+    version: str
+    requires_torch: str | None
+    released: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What the indexes of one host say about the rows of the matrix.
+
+    Attributes:
+        index: The main index, for messages.
+        deep: Whether the architecture lists were read.
+        companions: Releases of torchvision and torchaudio that were read.
+        bytes_read: What it all took from the network.
+    """
+
+    index: str
+    deep: bool = False
+    releases: tuple[ReleaseListing, ...] = ()
+    readings: tuple[WheelReading, ...] = ()
+    packages: tuple[PackageListing, ...] = ()
+    companions: tuple[CompanionReading, ...] = ()
     bytes_read: int = 0

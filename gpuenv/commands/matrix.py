@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuenv import output
-from gpuenv.commands import command
+from gpuenv.commands import command, matrix_upkeep
 from gpuenv.commands.options import (
     ArchOption,
     CudaOption,
@@ -282,4 +282,5 @@ def _print_verdicts(explanation: Explanation) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the area's commands to ``app``."""
+    matrix_upkeep.register(group)
     app.add_typer(group)

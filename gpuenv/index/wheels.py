@@ -11,12 +11,12 @@ are apart. A build does this::
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from gpuenv.index.failures import IndexRefusedError, NotOnIndexError
-from gpuenv.index.links import best_wheel, target_tags
+from gpuenv.index.links import Link, best_wheel, target_tags
 from gpuenv.index.local import local_links
 from gpuenv.index.simple import fetch_pages
 from gpuenv.index.sources import PYTORCH_URL
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from packaging.version import Version
 
-    from gpuenv.index.links import Archive, Link
+    from gpuenv.index.links import Archive
     from gpuenv.index.simple import ProjectPage, SimpleClient
     from gpuenv.index.sources import PackageSources, Source
     from gpuenv.spec import Arch, WheelSource
@@ -61,7 +61,7 @@ class WheelAnswer:
         place: The very index or folder that has it.
         silent: No place of this kind answered, so none of its wheels can be had.
         flat: ``place`` is a bare page of links, not a simple repository.
-        url: Where the file is.
+        link: The file.
     """
 
     key: WheelKey
@@ -71,10 +71,12 @@ class WheelAnswer:
     silent: bool = False
     place: Source | None = None
     flat: bool = False
-    filename: str | None = None
-    url: Secret = field(default_factory=lambda: Secret(""))
-    sha256: str | None = None
-    size: int | None = None
+    link: Link | None = None
+
+    @property
+    def filename(self) -> str | None:
+        """The wheel's file name."""
+        return None if self.link is None else self.link.filename
 
 
 def scan_wheelhouse(sources: PackageSources) -> tuple[LocalTorch, ...]:
@@ -227,9 +229,11 @@ def _find_local(key: WheelKey, local: tuple[LocalTorch, ...]) -> WheelAnswer:
                 source="wheelhouse",
                 state="available",
                 place=wheel.source,
-                filename=wheel.path.name,
-                url=Secret(wheel.path.absolute().as_uri()),
-                size=wheel.path.stat().st_size,
+                link=Link(
+                    filename=wheel.path.name,
+                    url=Secret(wheel.path.absolute().as_uri()),
+                    size=wheel.path.stat().st_size,
+                ),
             )
     return WheelAnswer(
         key=key,
@@ -246,10 +250,7 @@ def _available(key: WheelKey, source: WheelSource, page: ProjectPage, link: Link
         state="available",
         place=page.source,
         flat=page.flat,
-        filename=link.filename,
-        url=link.url,
-        sha256=link.sha256,
-        size=link.size,
+        link=link,
     )
 
 

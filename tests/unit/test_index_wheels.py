@@ -74,7 +74,8 @@ def test_pypi_has_its_default_without_a_variant_in_the_name() -> None:
     assert answer.state == "available"
     assert answer.filename == "torch-2.9.1-cp311-cp311-manylinux_2_28_x86_64.whl"
     assert answer.place == PYPI
-    assert answer.size == 899821446
+    assert answer.link is not None
+    assert answer.link.size == 899821446
 
 
 def test_the_rebuilt_wheel_of_a_release_is_the_one_that_counts() -> None:
