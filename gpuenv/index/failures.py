@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from gpuenv.errors import GpuenvError
 from gpuenv.secret import redact_text
@@ -93,7 +94,9 @@ def explain_request_failure(
         cause = "timeout"
     else:
         cause = "connection"
-    return IndexUnreachableError(place, cause, f"{cause.replace('-', ' ')}: {reason}")
+    # It is the server that is out of reach, whatever was asked of it.
+    host = urlsplit(place).netloc.rpartition("@")[2] or place
+    return IndexUnreachableError(host, cause, f"{cause.replace('-', ' ')}: {reason}")
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:
