@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+pytest_plugins = ["tests.engine_fixtures"]
+
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent
 _OFFLINE_TREES = ("unit", "golden")

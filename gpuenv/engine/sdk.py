@@ -654,12 +654,25 @@ class SdkEngine:
 
     def remove(self, container: str, *, force: bool = False, volumes: bool = True) -> bool:
         """Remove a container and its anonymous volumes; ``False`` if there was none."""
-        response = self._send(
-            "DELETE",
-            f"/containers/{_path(container)}",
-            query={"force": int(force), "v": int(volumes)},
-        )
-        return self._removed(response, _called(container))
+        with closing(
+            self._send(
+                "DELETE",
+                f"/containers/{_path(container)}",
+                query={"force": int(force), "v": int(volumes)},
+            )
+        ) as response:
+            if response.status_code < _FIRST_ERROR:
+                return True
+            if response.status_code == _NOT_FOUND:
+                return False
+            message = message_of(response)
+            if "is already in progress" not in message:
+                self._refuse(response.status_code, message, _called(container))
+        # Someone else, or the engine itself, is at it: gone means gone when this returns.
+        self._send(
+            "POST", f"/containers/{_path(container)}/wait", query={"condition": "removed"}
+        ).close()
+        return True
 
     def wait(self, container: str, *, timeout_s: float | None = None) -> ExitStatus:
         """Wait for a container to end."""
