@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gpuenv.checks.model import Facts, Level
     from gpuenv.doctor import DoctorPlan
+    from gpuenv.report.redact import Redactor
     from gpuenv.report.report import Report
 
 
@@ -172,7 +173,7 @@ def doctor(  # noqa: PLR0917 - typer calls it by keyword
     require_known_words(asked.require, CHECKS)
     require_known_ids(asked.skip, CHECKS)
     facts = _read(from_file, asked) if from_file is not None else _probe(asked, python=python)
-    report = _judge(facts, strict=strict, redact=not no_redact)
+    report = _judge(facts, redactor=None if no_redact else _redactor(), strict=strict)
     _write_files(report, capture=capture, junit=junit, html=html)
     _show(report, format)
 
@@ -235,22 +236,27 @@ def _probe(asked: _Asked, *, python: str | None) -> Facts:
         return run_doctor(plan, LocalPlace(python=python), progress)
 
 
-def _judge(facts: Facts, *, strict: bool, redact: bool) -> Report:
+def _redactor() -> Redactor:
     import os
     import platform
+
+    from gpuenv.report.redact import Redactor
+
+    names = ("USER", "LOGNAME", "SUDO_USER")
+    return Redactor(
+        hosts=[platform.node()],
+        users=[os.environ.get(name, "") for name in names],
+        homes=[os.environ.get("HOME", "")],
+    )
+
+
+def _judge(facts: Facts, *, redactor: Redactor | None, strict: bool = False) -> Report:
     from datetime import datetime, timezone
 
     from gpuenv.checks.catalogue import CHECKS
     from gpuenv.doctor import judge
-    from gpuenv.report.redact import Redactor
     from gpuenv.report.report import make_report
 
-    redactor = None
-    if redact:
-        names = (os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER"))
-        redactor = Redactor(
-            hosts=[platform.node()], users=list(names), homes=[os.environ.get("HOME", "")]
-        )
     return make_report(
         judge(facts, strict=strict),
         facts,
@@ -322,6 +328,43 @@ def _print_table(report: Report) -> None:
     console.print(as_text(lines), soft_wrap=True)
 
 
+def doctor_diff(
+    first: Annotated[str, typer.Argument(metavar="A", help="Facts or report of one place.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Facts or report of the other.")],
+    no_redact: NoRedactOption = False,
+) -> None:
+    """Show what differs between two places: "works there, not here".
+
+    Takes what --capture or --json wrote. Differing findings come first, then the facts that matter
+    for them; -v shows the rest.
+
+    Example: gpuenv doctor diff there.json here.json
+    """
+    from gpuenv.checks.catalogue import CHECKS
+    from gpuenv.checks.facts import load_facts
+    from gpuenv.report.compare import compare, comparison_as_document
+    from gpuenv.report.compare_text import render_comparison
+    from gpuenv.report.table import as_text, symbols_for
+
+    out = output.current()
+    redactor = None if no_redact else _redactor()
+    a, b = (_judge(load_facts(path), redactor=redactor) for path in (first, second))
+    compared = compare((a.facts, a.diagnosis), (b.facts, b.diagnosis), CHECKS)
+
+    def human() -> None:
+        console = out.console()
+        lines = render_comparison(
+            compared,
+            [(first, a.diagnosis), (second, b.diagnosis)],
+            width=console.width,
+            verbosity=out.verbosity,
+            symbols=symbols_for(console.encoding),
+        )
+        console.print(as_text(lines), soft_wrap=True)
+
+    out.answer(comparison_as_document(compared), human=human)
+
+
 def explain(
     word: Annotated[
         str | None,
@@ -365,5 +408,6 @@ def explain(
 
 def register(app: typer.Typer) -> None:
     """Add the area's commands to ``app``."""
-    group(app, "doctor", doctor)
+    below = group(app, "doctor", doctor)
+    command(below, "diff")(doctor_diff)
     command(app, "explain")(explain)

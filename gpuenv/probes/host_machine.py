@@ -33,13 +33,15 @@ _CONTAINER_MARKS = (
 def probe(context: Context) -> dict[str, Any]:
     """Return the kind of place.
 
-    Keys: ``kernel``, ``arch``, ``os`` {id, version, pretty}, ``python`` {version, executable},
-    ``cpus``, ``memory_mib``, ``uptime_s``, ``init``, ``time_s``, ``ci``; ``None`` where it is not
-    one: ``container`` {kind}, ``wsl`` {dxg, libcuda}, ``k8s`` {validations, pod}, ``virtual``
-    {vendor, product}; ``clock_synchronised`` (``None`` where the kernel would not say).
+    Keys: ``hostname`` (so that it can be taken out of every text), ``kernel``, ``arch``, ``os``
+    {id, version, pretty}, ``python`` {version, executable}, ``cpus``, ``memory_mib``,
+    ``uptime_s``, ``init``, ``time_s``, ``ci``; ``None`` where it is not one: ``container``
+    {kind}, ``wsl`` {dxg, libcuda}, ``k8s`` {validations, pod}, ``virtual`` {vendor, product};
+    ``clock_synchronised`` (``None`` where the kernel would not say).
     """
     uname = os.uname()
     return {
+        "hostname": (context.word("/proc/sys/kernel/hostname") or uname.nodename),
         "kernel": context.word("/proc/sys/kernel/osrelease") or uname.release,
         "arch": uname.machine,
         "os": _os_release(context.read("/etc/os-release") or ""),

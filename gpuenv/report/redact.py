@@ -109,6 +109,12 @@ _WORD_SECRET = re.compile(
 _ASSIGNMENT = re.compile(
     r"(?<![A-Za-z0-9_?&.$%-])([A-Z_][A-Z0-9_]{1,})=(\"[^\"\n]*\"|'[^'\n]*'|[^\s'\"]+)"
 )
+_SERIAL_WORD = re.compile(
+    r"\b(serial(?:[ _]?(?:number|num|no\.?))?\s*[:=#]?\s*)"
+    r"(?=[A-Z0-9-]*\d)([A-Z0-9][A-Z0-9-]{5,})\b",
+    re.IGNORECASE,
+)
+_SYSLOG_HOST = re.compile(r"(?m)^(\w{3} [ \d]\d \d\d:\d\d:\d\d )(\S+)(?= \S+:)")
 _EMAIL = re.compile(
     r"(?<![\w.+-])[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*"
     r"\.(?!service\b|socket\b|timer\b|target\b|mount\b)[A-Za-z]{2,}(?![\w-])"
@@ -206,7 +212,9 @@ class Redactor:
         text = _EMAIL.sub("<email>", text)
         for pattern, replacement in self._patterns:
             text = pattern.sub(replacement, text)
+        text = _SYSLOG_HOST.sub(r"\1<host>", text)
         text = _LOCAL_HOST.sub("<host>", text)
+        text = _SERIAL_WORD.sub(lambda match: match[1] + self._numbered("serial", match[2]), text)
         text = _HOME_PATH.sub(self._home, text)
         text = _WINDOWS_HOME.sub(self._home, text)
         text = _UUID.sub(self._uuid, text)

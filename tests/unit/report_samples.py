@@ -234,7 +234,7 @@ CANARIES = (
 )  # fmt: skip
 """Private values planted by :func:`with_canaries`; none may be in any output."""
 
-_PRIVATE = (
+PRIVATE = (
     "mallory on zeus17.acme-internal.example.net at 10.77.3.99 and 2001:db8:85a3::8a2e:370:7334, "
     "ether 0c:42:a1:9f:00:13, serial 1653921035123, GPU-3f9a1c22-7b1d-4c55-9e10-0a1b2c3d4e5f, "
     "/home/mallory/run.py, https://bob:hunter2@pypi.org/simple?token=hunter2, "
@@ -253,7 +253,7 @@ def canary_facts() -> Facts:
                     "hostname": "zeus17.acme-internal.example.net",
                     "user": "mallory",
                     "home": "/home/mallory",
-                    "note": _PRIVATE,
+                    "note": PRIVATE,
                 },
             ),
             "host.nvml": ProbeRun(
@@ -270,7 +270,7 @@ def canary_facts() -> Facts:
             "host.env": ProbeRun(
                 status="ok", facts={"env": {"ACME_THING": "sekritvalue", "NCCL_DEBUG": "INFO"}}
             ),
-            "torch.kernel": ProbeRun(status="crashed", error=_PRIVATE),
+            "torch.kernel": ProbeRun(status="crashed", error=PRIVATE),
         },
     )
 
@@ -279,17 +279,17 @@ def canary_diagnosis() -> Diagnosis:
     """Return a diagnosis with the same values in every text."""
     bad = CheckResult(
         id="torch.libs",
-        subject=_PRIVATE,
+        subject=PRIVATE,
         status=Status.FAIL,
-        summary=_PRIVATE,
-        why=_PRIVATE,
-        evidence=(Evidence(source=_PRIVATE, value=_PRIVATE),),
-        fixes=(Fix(side="host", text=_PRIVATE, command=_PRIVATE),),
-        alternatives=(_PRIVATE,),
-        numbers={"note": _PRIVATE},
+        summary=PRIVATE,
+        why=PRIVATE,
+        evidence=(Evidence(source=PRIVATE, value=PRIVATE),),
+        fixes=(Fix(side="host", text=PRIVATE, command=PRIVATE),),
+        alternatives=(PRIVATE,),
+        numbers={"note": PRIVATE},
     )
     return diagnosis_of(
-        bad, causes=(Cause(result=bad),), where=canary_facts().where, asked={"note": _PRIVATE}
+        bad, causes=(Cause(result=bad),), where=canary_facts().where, asked={"note": PRIVATE}
     )
 
 

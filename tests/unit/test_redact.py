@@ -48,6 +48,9 @@ UUID = "GPU-3f9a1c22-7b1d-4c55-9e10-0a1b2c3d4e5f"
         ("login --password hunter2", "hunter2"),
         ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz\n-----END OPENSSH PRIVATE KEY-----", "b3B"),
         ("nas7.storage.corp mounted", "nas7"),
+        ("board serial number: 1653921035123", "165392"),
+        ("Serial=PF3X-9012", "PF3X"),
+        ("Dec  1 12:00:03 zeus17 kernel: NVRM: Xid", "zeus17"),
         (f"device {UUID}", "3f9a1c22"),
         ("CUDA_VISIBLE_DEVICES=GPU-3f9a1c22", "3f9a1c22"),
         ("MIG-3f9a1c22-7b1d-4c55-9e10-0a1b2c3d4e5f", "7b1d"),
@@ -82,6 +85,7 @@ def test_private_text_goes(text: str, canary: str) -> None:
         "file /usr/lib/x86_64-linux-gnu/libcuda.so.580.65.06",
         "a keyword token is expected",
         "pid 4711 holds GPU 0",
+        "serial execution of 100000 kernels",
     ],
 )
 def test_plain_text_stays(text: str) -> None:
