@@ -4,7 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuenv.checks import (
+    fabric,
+    hardware,
+    host_driver,
+    host_gpu,
+    runtime,
+    system,
+    toolchain,
+    visibility,
+    wheels,
+)
+
 if TYPE_CHECKING:
     from gpuenv.checks.model import Check
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (
+    *host_gpu.CHECKS,
+    *host_driver.CHECKS,
+    *runtime.CHECKS,
+    *visibility.CHECKS,
+    *hardware.CHECKS,
+    *wheels.CHECKS,
+    *fabric.CHECKS,
+    *toolchain.CHECKS,
+    *system.CHECKS,
+)
+
+
+def check_by_id(check_id: str) -> Check | None:
+    """Return one check of the catalogue, ``None`` when there is none of that id."""
+    return next((check for check in CHECKS if check.id == check_id), None)
