@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -21,6 +21,8 @@ from gpuenv.resources import package_dir
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from gpuenv.matrix.model import Matrix
 
 OnProbe: TypeAlias = "Callable[[str, ProbeRun | None], None]"
 """Told ``(name, None)`` when a probe begins and ``(name, run)`` when it has answered."""
@@ -220,13 +222,80 @@ def run_doctor(plan: DoctorPlan, place: ProbePlace, on_probe: OnProbe) -> Facts:
     )
 
 
-def judge(facts: Facts, *, strict: bool = False) -> Diagnosis:
+def with_matrix(facts: Facts, matrix: Matrix) -> Facts:
+    """Add what the compatibility matrix knows of the torch that was found, and what would fit.
+
+    Args:
+        facts: From :func:`run_doctor` or a file.
+        matrix: The rows.
+
+    Returns:
+        The facts with a probe ``matrix.row``: ``known``, ``arch_list``, ``min_driver`` of the torch
+        here, and ``fits``, the newest row that this driver and these GPUs take.
+    """
+    from gpuenv.checks.scene import driver_release, nvml_gpus
+
+    static = facts.get("torch.static") or {}
+    version, _, variant = str(static.get("version") or "").partition("+")
+    found: dict[str, Any] = {"known": False}
+    rows = [
+        row
+        for row in matrix.rows_for("aarch64" if _is_arm(facts) else "x86_64")
+        if str(row.torch) == version
+        and (row.variant == variant or (not variant and row.pypi_default))
+    ]
+    if rows:
+        floor = matrix.min_driver(rows[0])
+        found = {
+            "known": True,
+            "label": rows[0].label,
+            "arch_list": list(rows[0].arch_list or ()),
+            "min_driver": str(floor) if floor else "",
+        }
+    capabilities = sorted({str(gpu.get("capability")) for gpu in nvml_gpus(facts)})
+    found["fits"] = _fitting_row(matrix, capabilities, driver_release(facts))
+    probes = {**facts.probes, "matrix.row": ProbeRun(status="ok", facts=found)}
+    return replace(facts, probes=probes)
+
+
+def _is_arm(facts: Facts) -> bool:
+    return (facts.get("host.machine") or {}).get("arch") in ("aarch64", "arm64")
+
+
+def _fitting_row(matrix: Matrix, capabilities: list[str], driver: str) -> dict[str, str]:
+    """Return the newest torch for these GPUs and this driver; empty when none is known or fits."""
+    from gpuenv.errors import ConfigurationError, UnsupportedCombinationError
+    from gpuenv.matrix.resolve import resolve
+    from gpuenv.spec import GpuTarget, MatrixRequest
+    from gpuenv.versions import ComputeCapability, DriverRelease
+
+    if not capabilities:
+        return {}
+    try:
+        request = MatrixRequest(
+            gpus=tuple(
+                GpuTarget(asked=text, compute_capability=ComputeCapability.parse(text))
+                for text in capabilities
+            ),
+            driver=DriverRelease.parse(driver) if driver else None,
+        )
+        row = resolve(matrix, request)
+    except (ConfigurationError, UnsupportedCombinationError):
+        return {}
+    return {"torch": str(row.torch), "torch_variant": row.torch_variant}
+
+
+def judge(facts: Facts, *, strict: bool = False, matrix: Matrix | None = None) -> Diagnosis:
     """Run every check on the facts and name the cause.
 
     Args:
         facts: From :func:`run_doctor` or a file; ``facts.asked`` holds level and requirements.
         strict: Count warnings as failures in verdict and exit code.
+        matrix: Lets findings name the wheel that fits; the shipped one by default.
     """
     from gpuenv.checks.catalogue import CHECKS
+    from gpuenv.matrix.load import load_matrix
 
+    if "matrix.row" not in facts.probes:
+        facts = with_matrix(facts, matrix or load_matrix())
     return diagnose(facts, CHECKS, strict=strict)

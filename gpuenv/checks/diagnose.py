@@ -22,9 +22,81 @@ if TYPE_CHECKING:
 _BAD = (Status.FAIL, Status.ERROR, Status.WARN)
 _SETTLED = (Status.PASS, Status.INFO, Status.WARN)
 
-EXPLAINS: Mapping[str, tuple[str, ...]] = {}
-"""A failing check, and the ids (or ``fnmatch`` patterns) of what its failure explains."""
+_CUDA = (
+    "torch.cuda*",
+    "torch.kernel",
+    "torch.devices",
+    "num.*",
+    "nccl.allreduce*",
+    "nccl.bw",
+    "perf.*",
+    "p2p.*",
+    "cc.compile",
+    "torch.import",
+    "torch.cudnn",
+    "mem.*",
+)
 
+EXPLAINS: Mapping[str, tuple[str, ...]] = {
+    "host.gpu.lost": (
+        "host.gpu.pci",
+        "host.gpu.count",
+        "host.smi.err",
+        "hw.*",
+        "drv.cuinit",
+        "host.nodes",
+    ),
+    "host.driver.bound": ("host.driver.module", "host.gpu.pci", "host.nodes", "drv.cuinit"),
+    "host.secureboot": ("host.driver.module", "host.nodes", "drv.cuinit"),
+    "host.rebar": ("host.gpu.pci", "host.driver.bound", "drv.cuinit"),
+    "host.driver.module": (
+        "host.uvm",
+        "host.nodes",
+        "host.driver.match",
+        "drv.cuinit",
+        "ctk.*",
+        "cdi.spec",
+    ),
+    "host.driver.match": ("drv.cuinit", "host.smi.err"),
+    "host.driver.twolibs": ("host.driver.match", "drv.cuinit", "drv.compat"),
+    "host.fabricmanager": ("drv.cuinit", "hw.nvlink"),
+    "host.uvm": ("drv.cuinit", "cdi.spec"),
+    "host.nodes": ("drv.cuinit", "ctk.libs"),
+    "hw.recovery": ("hw.remap", "hw.ecc", "hw.xid", "hw.retired"),
+    "hw.ecc": ("hw.xid",),
+    "hw.remap": ("hw.xid",),
+    "cgroup.lost": ("host.nodes", "ctk.libs", "drv.cuinit"),
+    "ctr.rootless": ("host.nodes", "drv.cuinit", "ctk.libs"),
+    "ctk.installed": ("ctk.runtime", "cdi.spec"),
+    "ctk.libs": ("drv.cuinit",),
+    "ctk.uvm": ("drv.cuinit",),
+    "ctr.gpu": ("drv.cuinit", "k8s"),
+    "vis.nvd": ("ctr.gpu",),
+    "vis.cvd": ("drv.cuinit", "host.gpu.count"),
+    "mig.state": ("drv.cuinit",),
+    "mode.compute": ("drv.cuinit",),
+    "cc.mode": ("drv.cuinit",),
+    "drv.compat": ("host.driver.match", "drv.cuda", "drv.cuinit"),
+    "env.ldpath": ("drv.cuinit", "host.driver.match", "torch.libs", "torch.cudnn"),
+    "drv.cuinit": _CUDA,
+    "drv.cuda": _CUDA,
+    "torch.cpu_build": (*_CUDA, "pip.conflicts"),
+    "torch.swapped": ("torch.cpu_build", "pip.conflicts", "drv.cuda", "torch.arch", "torch.row"),
+    "torch.arch": _CUDA,
+    "torch.nccl.dup": ("torch.nccl.which", "nccl.*", "torch.import", "pip.conflicts"),
+    "pip.conflicts": ("torch.cpu_build", "torch.cudnn", "torch.import", "torch.libs"),
+    "cc.gcc": ("cc.compile",),
+    "cc.pyh": ("cc.compile",),
+    "cc.ptxas": ("cc.compile",),
+    "cc.tmp": ("cc.compile",),
+    "ctr.uid": ("cc.compile",),
+    "torch.import": _CUDA,
+    "torch.kernel": ("num.*", "perf.*", "nccl.*", "p2p.*"),
+}
+"""A failing check, and the ids (or ``fnmatch`` patterns) of the failures it explains.
+
+What only sometimes explains is a suspect of the result itself: see ``CheckResult.suspects``.
+"""
 
 PROBE_CHECK = "run.probe"
 """The id under which a probe that crashed, hung or talked nonsense is reported."""
@@ -43,11 +115,26 @@ def run_checks(facts: Facts, checks: Sequence[Check]) -> tuple[CheckResult, ...]
     failed: set[str] = set()
     results = list(_dead_probes(facts))
     for check in checks:
-        found = _skip_for(facts, check, level, failed) or check.run(facts)
+        found = _skip_for(facts, check, level, failed) or _run(facts, check)
         results.extend(found)
         if any(_stops(result) for result in found):
             failed.add(check.id)
     return tuple(results)
+
+
+def _run(facts: Facts, check: Check) -> tuple[CheckResult, ...]:
+    """Run one check; facts of the wrong shape (an edited file, another version) are an error."""
+    try:
+        return check.run(facts)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+        return (
+            CheckResult(
+                id=check.id,
+                status=Status.ERROR,
+                summary=f"the facts cannot be read: {type(error).__name__}: {error}",
+                why="a probe answered in a shape this gpuenv does not know",
+            ),
+        )
 
 
 def _dead_probes(facts: Facts) -> Iterator[CheckResult]:
@@ -118,17 +205,37 @@ def fold(results: Iterable[CheckResult]) -> tuple[Cause, ...]:
 
 
 def _parent(index: int, bad: Sequence[CheckResult]) -> int | None:
+    """Return what explains a finding: a suspect that failed, the map, a suspect that warned."""
     child = bad[index]
-    for suspect in child.suspects:
-        for other, result in enumerate(bad):
-            if other != index and fnmatchcase(result.id, suspect):
-                return other
-    for other, result in enumerate(bad):
-        if other == index or result.status is Status.WARN:
-            continue
-        if any(fnmatchcase(child.id, pattern) for pattern in EXPLAINS.get(result.id, ())):
-            return other
-    return None
+    others = [(other, result) for other, result in enumerate(bad) if other != index]
+
+    def suspected(status: Status) -> int | None:
+        return next(
+            (
+                other
+                for suspect in child.suspects
+                for other, result in others
+                if result.status is status and fnmatchcase(result.id, suspect)
+            ),
+            None,
+        )
+
+    mapped = next(
+        (
+            other
+            for other, result in others
+            if result.status is Status.FAIL
+            and result.id != child.id
+            and any(fnmatchcase(child.id, pattern) for pattern in EXPLAINS.get(result.id, ()))
+        ),
+        None,
+    )
+    found = suspected(Status.FAIL)
+    if found is None:
+        found = mapped
+    if found is None and child.status is not Status.WARN:
+        found = suspected(Status.WARN)
+    return found
 
 
 def _root(index: int, parents: Mapping[int, int | None]) -> int:
@@ -139,9 +246,13 @@ def _root(index: int, parents: Mapping[int, int | None]) -> int:
     return index
 
 
-def _rank(cause: Cause) -> tuple[int, int]:
+_SURENESS = {"certain": 0, "likely": 1, "possible": 2}
+
+
+def _rank(cause: Cause) -> tuple[int, int, int]:
+    """Order causes: the worst first, then what explains most, then what is surest."""
     worst = min(_BAD.index(result.status) for result in (cause.result, *cause.consequences))
-    return worst, -len(cause.consequences)
+    return worst, -len(cause.consequences), _SURENESS[cause.result.confidence]
 
 
 def diagnose(facts: Facts, checks: Sequence[Check], *, strict: bool = False) -> Diagnosis:
@@ -159,6 +270,8 @@ def diagnose(facts: Facts, checks: Sequence[Check], *, strict: bool = False) -> 
         verdict, exit_code = "undiagnosed", EXIT_NOT_DIAGNOSED
     elif counts[Status.WARN] or counts[Status.ERROR]:
         verdict, exit_code = "warn", EXIT_OK
+    elif not _is_anything(results, checks):
+        verdict, exit_code = "nothing-to-diagnose", EXIT_OK
     else:
         verdict, exit_code = "pass", EXIT_OK
     return Diagnosis(
@@ -174,6 +287,12 @@ def diagnose(facts: Facts, checks: Sequence[Check], *, strict: bool = False) -> 
         interrupted=not facts.complete,
         exit_code=exit_code if facts.complete else EXIT_INTERRUPTED,
     )
+
+
+def _is_anything(results: Sequence[CheckResult], checks: Sequence[Check]) -> bool:
+    """Say whether there was a GPU or a torch to look at."""
+    ids = {check.id for check in checks if {"gpu", "torch"} & set(check.provides)}
+    return any(result.status in _SETTLED for result in results if result.id in ids)
 
 
 def _is_met(word: str, results: Sequence[CheckResult], checks: Sequence[Check]) -> bool:

@@ -514,6 +514,8 @@ def check_hmm(facts: Facts) -> Results:
     log = probe(facts, "host.kernel-log")
     if not log.get("readable"):
         return say.skip("needs-root", "the kernel's log cannot be read here")
+    if not lines and not module_release(facts):
+        return say.skip("no-gpu", "no NVIDIA module is loaded")
     code = integer(probe(facts, "host.cuda"), "cu_init")
     if lines and code:
         return say.fail(

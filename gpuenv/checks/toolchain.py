@@ -68,12 +68,13 @@ def check_compilers(facts: Facts) -> Results:
             ", ".join(text(group(toolchain, key), "command") for key in ("cc", "cxx")),
             *(seen(key, text(group(toolchain, key), "path")) for key in ("cc", "cxx")),
         )
-    named = [f"{'CC' if what == 'C' else 'CXX'}={command}" for what, command in missing if command]
+    variables = {"C": "CC", "C++": "CXX"}
+    named = [f"{variables[what]}={command}" for what, command in missing if command]
     worst = say.fail if _declared(facts) or named else say.warn
     kinds = " and ".join(what for what, _ in missing)
     return worst(
         f"no {kinds} compiler" + (f": {', '.join(named)} is not there" if named else ""),
-        why="torch.compile builds small C and C++ files: Failed to find C compiler / No working C++ "
+        why="torch.compile builds C and C++ files: Failed to find C compiler, No working C++ "
         "compiler found",
         evidence=[seen("PATH", "no gcc, clang, cc" if not named else ", ".join(named))],
         fixes=[_apt(facts, "gcc", "g++")],

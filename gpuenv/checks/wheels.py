@@ -342,6 +342,8 @@ def check_compat(facts: Facts) -> Results:
     say = Say("drv.compat")
     cuda = probe(facts, "host.cuda")
     libs = probe(facts, "host.libs")
+    if group(cuda, "load").get("error") is not None:
+        return say.skip("no-gpu", "no libcuda is loaded")
     if not cuda.get("compat"):
         lines = [row for row in rows(libs, "loader_dirs") if "/compat" in text(row, "dir")]
         if lines:
@@ -351,7 +353,7 @@ def check_compat(facts: Facts) -> Results:
         return say.ok("the driver's own libcuda is in use")
     load = group(cuda, "load")
     path, release = text(load, "path"), text(load, "release")
-    module, code = driver_release_of_module(facts), integer(cuda, "cu_init")
+    module, code = driver_release(facts), integer(cuda, "cu_init")
     consumer = [text(gpu, "name") for gpu in nvml_gpus(facts) if "GeForce" in text(gpu, "name")]
     evidence = [
         seen("loaded libcuda.so.1", path),
@@ -390,11 +392,6 @@ def check_compat(facts: Facts) -> Results:
             confidence="likely",
         )
     return say.info(f"forward compatibility: libcuda {release} on driver {module}", *evidence)
-
-
-def driver_release_of_module(facts: Facts) -> str:
-    """Return the module's release, or NVML's word for it; never libcuda's."""
-    return driver_release(facts)
 
 
 def check_arch(facts: Facts) -> Results:
