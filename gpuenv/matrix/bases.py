@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class Base:
     image: str
 
 
+@lru_cache(maxsize=1024)
 def bases_for(
     matrix: Matrix, row: Row, *, flavor: Flavor, local_bases: frozenset[str] = frozenset()
 ) -> tuple[Base, ...]:

@@ -22,6 +22,13 @@ Path: TypeAlias = "tuple[str | int, ...]"
 _WIDTH = 100
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*", re.ASCII)
 _TAG = "tag:yaml.org,2002:"
+_KINDS = {
+    "int": "a number",
+    "float": "a number",
+    "bool": "true or false",
+    "timestamp": "a date",
+    "null": "null",
+}
 _LITERALS: dict[str, object] = {"true": True, "false": False, "null": None}
 #: Mappings that stand on one line where they fit: short pairs by CPU architecture or Python.
 _FLOW_KEYS = frozenset({"python", "pypi"})
@@ -130,7 +137,7 @@ class _Reader:
             key = str(key_node.value)
             here = (*path, key)
             if not key_node.style and key_node.tag != f"{_TAG}str":
-                self._report(line, path, f'the key {key} is not text to YAML; quote it: "{key}"')
+                self._report(line, path, f'YAML reads the key {key} as no text; quote it: "{key}"')
             if key in result:
                 first = self._document.lines[here]
                 self._report(line, path, f"the key {key!r} is given twice, first in line {first}")
@@ -148,8 +155,8 @@ class _Reader:
         if node.tag == f"{_TAG}null":
             advice = "an empty value must be written null"
         else:
-            kind = node.tag.removeprefix(_TAG)
-            advice = f'{text} is a {kind} to YAML; quote it: "{text}"'
+            kind = _KINDS.get(node.tag.removeprefix(_TAG), "something else than text")
+            advice = f'YAML reads {text} as {kind}; quote it: "{text}"'
         self._report(node.start_mark.line + 1, path, advice)
         return text
 

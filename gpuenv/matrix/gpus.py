@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from gpuenv.errors import ConfigurationError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from gpuenv.matrix.model import GpuEntry, Matrix, Row
+    from gpuenv.spec import Arch
 
 _CAPABILITY = re.compile(r"[0-9]{1,2}\.[0-9]|(?:sm_?|compute_?)[0-9]{2,3}[af]?", re.ASCII)
 _CODE = re.compile(r"(sm|compute)_([0-9]{1,2})([0-9])([af]?)", re.ASCII)
@@ -51,15 +53,27 @@ def find_gpu(matrix: Matrix, text: str) -> GpuTarget:
     raise _unknown_gpu(matrix, wanted)
 
 
-def entry_of(matrix: Matrix, gpu: GpuTarget) -> GpuEntry | None:
-    """Return the table entry a target was found in."""
-    fallback = None
+@lru_cache(maxsize=256)
+def first_toolkit(matrix: Matrix, capability: ComputeCapability) -> CudaVersion | None:
+    """Return the oldest CUDA whose nvcc knows a capability, ``None`` where that is not known."""
+    known = [
+        entry.first_toolkit
+        for entry in matrix.gpus
+        if entry.compute_capability == capability and entry.first_toolkit is not None
+    ]
+    return min(known, default=None)
+
+
+@lru_cache(maxsize=256)
+def bound_arch(matrix: Matrix, gpu: GpuTarget) -> Arch | None:
+    """Return the only CPU a GPU comes with, ``None`` for cards.
+
+    Only a name tells: a compute capability asked for speaks of code, not of a machine.
+    """
     for entry in matrix.gpus:
-        if entry.compute_capability == gpu.compute_capability:
-            if any(_core(name) == _core(gpu.asked) for name in entry.names):
-                return entry
-            fallback = fallback or entry
-    return fallback
+        if entry.arch is not None and any(_core(name) == _core(gpu.asked) for name in entry.names):
+            return entry.arch
+    return None
 
 
 def gpu_names(matrix: Matrix) -> Iterator[str]:
@@ -172,6 +186,7 @@ class Code:
     name: str
 
 
+@lru_cache(maxsize=256)
 def parse_code(name: str) -> Code:
     """Parse ``sm_90``, ``sm_121a`` or ``compute_120``.
 
@@ -204,9 +219,10 @@ def serve(matrix: Matrix, row: Row, gpu: GpuTarget) -> Service:
         return Service(how=None, why="a cpu wheel has no GPU code at all")
     if row.arch_list is None:
         return Service(how="unknown")
-    capability = _renamed(matrix, gpu.compute_capability)
+    renamed = matrix.renamed_capabilities
+    capability = renamed.get(gpu.compute_capability, gpu.compute_capability)
     codes = [
-        replace(code, capability=_renamed(matrix, code.capability))
+        replace(code, capability=renamed.get(code.capability, code.capability))
         for code in map(parse_code, row.arch_list)
     ]
     barred = _barred_cubins(matrix, gpu.compute_capability, row.cuda)
@@ -217,10 +233,6 @@ def serve(matrix: Matrix, row: Row, gpu: GpuTarget) -> Service:
         if code.kind == "compute" and _ptx_runs(code, capability):
             return Service(how="ptx")
     return Service(how=None, why=_why_not(matrix, row.cuda, capability, codes))
-
-
-def _renamed(matrix: Matrix, capability: ComputeCapability) -> ComputeCapability:
-    return matrix.renamed_capabilities.get(capability, capability)
 
 
 def _barred_cubins(

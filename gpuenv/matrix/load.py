@@ -7,8 +7,9 @@ one as soon as reading it trips: then every problem of the file is told at once,
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gpuenv.errors import ConfigurationError
 from gpuenv.matrix.document import Document, Problem, read_document
@@ -104,8 +105,19 @@ def _file_error(path: Path, problems: tuple[Problem, ...]) -> MatrixFileError:
 
 
 def find_problems(document: Document) -> tuple[Problem, ...]:
-    """Return every problem of a document, by line."""
-    return tuple(sorted(document.problems, key=lambda problem: (problem.line, problem.where)))
+    """Check a document against the schema and against itself; return every problem, by line."""
+    from gpuenv.matrix.validate import schema_problems, semantic_problems
+
+    problems = [*document.problems, *schema_problems(document, load_schema())]
+    if not problems:  # what follows counts on the form
+        problems = list(semantic_problems(document))
+    return tuple(sorted(problems, key=lambda problem: (problem.line, problem.where)))
+
+
+def load_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the matrix file."""
+    text = (images_dir() / "versions.schema.json").read_text(encoding="utf-8")
+    return cast("dict[str, Any]", json.loads(text))
 
 
 def build_matrix(data: Mapping[str, Any]) -> Matrix:
@@ -165,7 +177,7 @@ def _rows_of_wheel(
         if arch not in it["arch_list"] or arch not in patch["python"]:
             continue
         arch_list = it["arch_list"][arch]
-        first, last = patch["python"][arch]
+        first, last = map(PythonVersion.parse, patch["python"][arch])
         confidence: Confidence = it["confidence"]
         doubt = doubts.get(arch, it.get("note", "") if confidence == "uncertain" else "")
         rows.append(
@@ -179,8 +191,10 @@ def _rows_of_wheel(
                 triton=None if is_cpu else patch["triton"],
                 torchvision=patch["torchvision"],
                 torchaudio=patch["torchaudio"],
-                python_min=PythonVersion.parse(first),
-                python_max=PythonVersion.parse(last),
+                pythons=tuple(
+                    PythonVersion((first.major, minor))
+                    for minor in range(first.minor, last.minor + 1)
+                ),
                 arch=arch,
                 arch_list=None if arch_list is None else tuple(arch_list),
                 pypi_default=patch["pypi"].get(arch) == variant,

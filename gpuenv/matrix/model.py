@@ -10,21 +10,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpuenv.versions import (
-    ComputeCapability,
-    CudaVersion,
-    CudnnVersion,
-    DottedVersion,
-    DriverRelease,
-    NcclVersion,
-    PythonVersion,
-    TorchVersion,
-)
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gpuenv.spec import Arch, Confidence
+    from gpuenv.versions import (
+        ComputeCapability,
+        CudaVersion,
+        CudnnVersion,
+        DottedVersion,
+        DriverRelease,
+        NcclVersion,
+        PythonVersion,
+        TorchVersion,
+    )
 
 __all__ = [
     "BaseImage",
@@ -55,9 +54,9 @@ class Provenance:
     confidence: Confidence
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Row:
-    """One torch release in one variant for one CPU architecture.
+    """One torch release in one variant for one CPU architecture; a row equals only itself.
 
     Attributes:
         variant: ``cu128`` or ``cpu``; also the last part of the PyTorch index that carries it.
@@ -65,7 +64,7 @@ class Row:
         toolkit: ``None`` for ``cpu`` or where nobody could establish the patch.
         nccl: ``None`` for ``cpu`` or where nobody could establish it; likewise ``cudnn``.
         triton: As the wheel requires it, ``3.5.1`` or ``~=3.8.0``; ``None`` for ``cpu``.
-        python_min: The oldest Python with a wheel, ``python_max`` the newest.
+        pythons: Every Python minor with a wheel, oldest first.
         arch_list: What ``torch.cuda.get_arch_list()`` prints; empty for ``cpu``, ``None`` where
             nobody could establish it.
         pypi_default: Whether a plain ``pip install torch`` gives this variant on this CPU.
@@ -83,8 +82,7 @@ class Row:
     triton: str | None
     torchvision: str | None
     torchaudio: str | None
-    python_min: PythonVersion
-    python_max: PythonVersion
+    pythons: tuple[PythonVersion, ...]
     arch: Arch
     arch_list: tuple[str, ...] | None
     pypi_default: bool
@@ -102,12 +100,14 @@ class Row:
         return self.torch.truncate(2)
 
     @property
-    def pythons(self) -> tuple[PythonVersion, ...]:
-        """Every Python minor with a wheel, oldest first."""
-        first, last = self.python_min, self.python_max
-        return tuple(
-            PythonVersion((first.major, minor)) for minor in range(first.minor, last.minor + 1)
-        )
+    def python_min(self) -> PythonVersion:
+        """The oldest Python with a wheel."""
+        return self.pythons[0]
+
+    @property
+    def python_max(self) -> PythonVersion:
+        """The newest Python with a wheel."""
+        return self.pythons[-1]
 
     @property
     def label(self) -> str:
@@ -258,9 +258,9 @@ class NeverExisted(Provenance):
     instead: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Matrix:
-    """The whole compatibility matrix.
+    """The whole compatibility matrix; a matrix equals only itself.
 
     Attributes:
         torch_index: The PyTorch wheel index; a variant's own index is one path part below.

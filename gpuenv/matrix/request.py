@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gpuenv.errors import ConfigurationError
-from gpuenv.matrix.gpus import entry_of, find_gpu
+from gpuenv.matrix.gpus import bound_arch, find_gpu
 from gpuenv.spec import MatrixRequest
 from gpuenv.versions import (
     CudaVersion,
@@ -293,7 +293,7 @@ def _parse_arch(
     """Take the CPU asked for, else the only one the GPUs come with, else this machine's."""
     if setting is not None:
         return _arch_named(setting.text, origin=setting.origin), ()
-    fixed = {gpu.asked: entry.arch for gpu in gpus if (entry := entry_of(matrix, gpu))}
+    fixed = {gpu.asked: bound_arch(matrix, gpu) for gpu in gpus}
     bound = {arch for arch in fixed.values() if arch is not None}
     here = _ARCH_NAMES.get(machine.lower())
     if len(bound) == 1 and (arch := bound.pop()) != here:

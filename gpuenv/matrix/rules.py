@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from gpuenv.matrix.bases import Base, bases_for
-from gpuenv.matrix.gpus import entry_of, serve
+from gpuenv.matrix.gpus import bound_arch, first_toolkit, serve
 from gpuenv.spec import WheelKey
 from gpuenv.versions import CudaVersion
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpuenv.matrix.gpus import Service
     from gpuenv.matrix.model import Matrix, Row
     from gpuenv.spec import Availability, GpuTarget, HostGpus, MatrixRequest, WheelSource
     from gpuenv.versions import CudnnVersion, DriverRelease, NcclVersion, PythonVersion
@@ -28,6 +29,8 @@ Rule: TypeAlias = Literal[
 RULES: tuple[Rule, ...] = get_args(Rule)
 #: What a user may ask otherwise; the other rules are facts about hardware and sources.
 SOFT_RULES: frozenset[Rule] = frozenset({"torch", "cuda", "python", "cudnn", "nccl"})
+
+_Services: TypeAlias = "list[tuple[GpuTarget, Service]]"
 
 # An exact version has this many numbers: 2.28.9 and 9.10.2.21.
 _NCCL_DEPTH = 3
@@ -167,20 +170,23 @@ def judge(
     availability: Availability,
     local_bases: frozenset[str],
 ) -> Verdict:
-    """Ask every rule of one row."""
-    needs_ptx = [gpu for gpu in wish.gpus if serve(matrix, row, gpu).how == "ptx"]
-    floor, toolkit_driver = matrix.min_driver(row), matrix.toolkit_driver(row)
-    min_driver = (toolkit_driver or floor) if needs_ptx else floor
+    """Ask every rule of one row; a row for another CPU breaks that rule and is not looked into."""
+    arch_problem = _arch_problem(wish, row)
+    if arch_problem:
+        return _foreign(matrix, row, arch_problem)
+    services = [(gpu, serve(matrix, row, gpu)) for gpu in dict.fromkeys(wish.gpus)]
+    by_ptx = any(service.how == "ptx" for _, service in services)
+    floor = matrix.min_driver(row)
+    min_driver = (matrix.toolkit_driver(row) or floor) if by_ptx else floor
     cudnn = _judge_library(row, "cuDNN", wish.request.cudnn, row.cudnn, exact_depth=_CUDNN_DEPTH)
     nccl = _judge_library(row, "NCCL", wish.request.nccl, row.nccl, exact_depth=_NCCL_DEPTH)
     placed = _place(matrix, wish, row, availability=availability, local_bases=local_bases)
     overrides = _overrides(matrix, row, cudnn=cudnn.override, nccl=nccl.override)
     texts: tuple[tuple[Rule, str], ...] = (
-        ("arch", _arch_problem(wish, row)),
         ("torch", _torch_problem(wish, row)),
         ("cuda", _cuda_problem(wish, row)),
-        *(("gpu", text) for text in _gpu_problems(matrix, wish, row, cudnn=cudnn.override)),
-        ("driver", _driver_problem(wish, row, min_driver, by_ptx=bool(needs_ptx))),
+        *(("gpu", text) for text in _gpu_problems(matrix, row, services, cudnn=cudnn.override)),
+        ("driver", _driver_problem(wish, row, min_driver, by_ptx=by_ptx)),
         ("python", _python_problem(wish, row)),
         ("cudnn", cudnn.problem),
         ("nccl", nccl.problem),
@@ -194,7 +200,17 @@ def judge(
         source=placed.source,
         min_driver=min_driver,
         overrides=overrides,
-        warnings=tuple(dict.fromkeys(_warnings(matrix, wish, row, overrides))),
+        warnings=tuple(dict.fromkeys(_warnings(matrix, wish, row, services, overrides))),
+    )
+
+
+def _foreign(matrix: Matrix, row: Row, problem: str) -> Verdict:
+    return Verdict(
+        row=row,
+        rejections=(Rejection(rule="arch", text=problem),),
+        base=bases_for(matrix, row, flavor="runtime")[0],
+        source="pypi" if row.pypi_default else "pytorch",
+        min_driver=matrix.min_driver(row),
     )
 
 
@@ -224,16 +240,15 @@ def _cuda_problem(wish: Wish, row: Row) -> str:
 
 
 def _gpu_problems(
-    matrix: Matrix, wish: Wish, row: Row, *, cudnn: CudnnVersion | NcclVersion | None
+    matrix: Matrix, row: Row, services: _Services, *, cudnn: CudnnVersion | NcclVersion | None
 ) -> Iterator[str]:
-    for gpu in dict.fromkeys(wish.gpus):
-        service = serve(matrix, row, gpu)
+    for gpu, service in services:
         if service.how is None:
             yield f"cannot serve {gpu_in_words(gpu)}: it {service.why}"
             continue
-        entry = entry_of(matrix, gpu)
-        if entry is not None and entry.arch not in {None, row.arch}:
-            yield f"cannot serve {gpu_in_words(gpu)}: that comes with an {entry.arch} CPU"
+        arch = bound_arch(matrix, gpu)
+        if arch not in {None, row.arch}:
+            yield f"cannot serve {gpu_in_words(gpu)}: that comes with an {arch} CPU"
             continue
         for floor in matrix.cudnn_floors:
             too_old = gpu.compute_capability < floor.min_compute_capability
@@ -316,25 +331,28 @@ def _overrides(
 
 
 def _warnings(
-    matrix: Matrix, wish: Wish, row: Row, overrides: tuple[tuple[str, str], ...]
+    matrix: Matrix,
+    wish: Wish,
+    row: Row,
+    services: _Services,
+    overrides: tuple[tuple[str, str], ...],
 ) -> Iterator[str]:
-    for gpu in dict.fromkeys(wish.gpus):
-        how = serve(matrix, row, gpu).how
-        if how == "ptx":
+    for gpu, service in services:
+        if service.how == "ptx":
             yield (
                 f"{row.label} has no compiled code for {gpu_in_words(gpu)}: its PTX is compiled on "
                 "first use, which takes minutes and needs the driver of its own toolkit"
             )
-        elif how == "unknown":
+        elif service.how == "unknown":
             yield (
                 f"which GPUs {row.label} was compiled for is not known; whether it serves "
                 f"{gpu_in_words(gpu)} shows only when it runs"
             )
-        entry = entry_of(matrix, gpu)
-        if row.cuda and entry and entry.first_toolkit and row.cuda < entry.first_toolkit:
+        toolkit = first_toolkit(matrix, gpu.compute_capability)
+        if row.cuda is not None and toolkit is not None and row.cuda < toolkit:
             yield (
                 f"{gpu_in_words(gpu)} is newer than CUDA {row.cuda}: PyTorch's own kernels run, "
-                f"but compiling for it (torch.compile, extensions) needs CUDA {entry.first_toolkit}"
+                f"but compiling for it (torch.compile, extensions) needs CUDA {toolkit}"
             )
     floor = matrix.min_driver(row)
     if wish.driver is not None and floor is not None and wish.driver < floor:
