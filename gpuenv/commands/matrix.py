@@ -283,4 +283,4 @@ def _print_verdicts(explanation: Explanation) -> None:
 def register(app: typer.Typer) -> None:
     """Add the area's commands to ``app``."""
     matrix_upkeep.register(group)
-    app.add_typer(group)
+    app.add_typer(group, name="matrix")

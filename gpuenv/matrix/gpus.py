@@ -28,6 +28,8 @@ _NOISE = re.compile(
     re.ASCII,
 )
 _ERA = frozenset({"ada", "blackwell", "turing", "ampere", "hopper"})
+#: Words that many GPUs share: a name made of them alone tells no GPU.
+_LINE = frozenset({"rtx", "gtx", "titan", "jetson", "pro", "v"})
 
 
 def find_gpu(matrix: Matrix, text: str) -> GpuTarget:
@@ -151,6 +153,8 @@ def _matches(matrix: Matrix, wanted: str) -> list[tuple[GpuEntry, str]]:
         lambda name: core in _forms(name),
         lambda name: any(form[-len(core) :] == core for form in _forms(name)),
     )
+    if set(core) <= _ERA | _LINE:
+        tests = tests[:1]
     for fits in tests:
         found = [(entry, name) for entry in matrix.gpus for name in entry.names if fits(name)]
         if found:

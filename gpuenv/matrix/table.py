@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from gpuenv.matrix.model import Matrix, Row
     from gpuenv.spec import MatrixRequest
+    from gpuenv.versions import ComputeCapability
 
 README_BEGIN = "<!-- matrix:begin -->"
 README_END = "<!-- matrix:end -->"
@@ -140,40 +141,49 @@ def gpu_span(row: Row) -> str | None:
         return None
     if row.arch_list is None:
         return "?"
-    codes = [parse_code(name) for name in row.arch_list]
-    cubins = sorted(code.capability for code in codes if code.kind == "sm")
+    cubins = _cubins(row)
     span = f"{cubins[0]}-{cubins[-1]}" if len(cubins) > 1 else "".join(map(str, cubins))
-    return f"{span}+PTX" if len(cubins) < len(codes) else span
+    return f"{span}+PTX" if len(cubins) < len(row.arch_list) else span
 
 
 def readme_table(matrix: Matrix) -> str:
-    """Return the table of the README: the newest patch of each minor, on x86_64.
-
-    One line a torch minor; the variant in bold is what PyPI gives.
-    """
+    """Return the table of the README: one line a torch minor, its newest patch, on x86_64."""
     lines = [
-        "| torch | CUDA variants | cuDNN | NCCL | Python | oldest driver |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| torch | CUDA variants | cuDNN | NCCL | GPUs | Python | driver from |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     by_minor: dict[object, list[Row]] = {}
     for row in matrix.rows_for("x86_64"):
         if row.confidence != "uncertain" and row.cuda is not None:
             by_minor.setdefault(row.minor, []).append(row)
     for rows in by_minor.values():
-        newest = rows[0].torch
-        current = [row for row in rows if row.torch == newest]
-        variants = [f"**{row.variant}**" if row.pypi_default else row.variant for row in current]
-        drivers = sorted(filter(None, (matrix.min_driver(row) for row in current)))
-        lines.append(
-            f"| {newest} | {', '.join(variants)} "
-            f"| {_span(row.cudnn for row in current)} | {_span(row.nccl for row in current)} "
-            f"| {rows[0].python_min} to {rows[0].python_max} | {drivers[0]} |"
+        current = [row for row in rows if row.torch == rows[0].torch]
+        cells = (
+            str(rows[0].torch),
+            ", ".join(f"**{row.variant}**" if row.pypi_default else row.variant for row in current),
+            _span(row.cudnn for row in current),
+            _span(row.nccl for row in current),
+            _span(cubin for row in current for cubin in _cubins(row)),
+            _span(rows[0].pythons),
+            str(min(filter(None, map(matrix.min_driver, current)))),
         )
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "The newest patch of each minor on x86_64; each exists as `cpu` too. Bold is what PyPI",
+        "gives. GPUs are compute capabilities, oldest to newest over all variants; `gpuenv matrix",
+        "list` tells them apart.",
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _span(versions: Iterable[Any]) -> str:
-    known = sorted({version for version in versions if version is not None})
+def _cubins(row: Row) -> list[ComputeCapability]:
+    codes = map(parse_code, row.arch_list or ())
+    return sorted(code.capability for code in codes if code.kind == "sm")
+
+
+def _span(values: Iterable[Any]) -> str:
+    known = sorted({value for value in values if value is not None})
     return str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"
 
 
