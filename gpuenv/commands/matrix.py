@@ -9,16 +9,8 @@ import typer
 from gpuenv import output
 from gpuenv.commands import command, matrix_upkeep
 from gpuenv.commands.options import (
-    ArchOption,
-    CudaOption,
-    CudnnOption,
-    DriverOption,
-    FlavorOption,
-    GpuOption,
     MatrixOption,
-    NcclOption,
-    PythonOption,
-    TorchOption,
+    RequestFlags,
     host_for,
     load_chosen_matrix,
     read_request,
@@ -41,14 +33,7 @@ group = typer.Typer(
 
 @command(group, "list")
 def list_(
-    torch: TorchOption = None,
-    cuda: CudaOption = None,
-    cudnn: CudnnOption = None,
-    nccl: NcclOption = None,
-    python: PythonOption = None,
-    gpu: GpuOption = None,
-    driver: DriverOption = None,
-    arch: ArchOption = None,
+    request: RequestFlags,
     all_patches: Annotated[
         bool, typer.Option("--all-patches", help="Every patch, not only the newest of a minor.")
     ] = False,
@@ -64,37 +49,17 @@ def list_(
     from gpuenv.matrix.table import list_columns, row_as_dict, select_rows
 
     matrix = load_chosen_matrix(matrix_file)
-    request = read_request(
-        matrix,
-        {
-            "torch": torch,
-            "cuda": cuda,
-            "cudnn": cudnn,
-            "nccl": nccl,
-            "python": python,
-            "gpu": gpu,
-            "driver": driver,
-            "arch": arch,
-        },
-    )
-    rows = select_rows(matrix, request, all_patches=all_patches)
+    wanted = read_request(matrix, request.given())
+    rows = select_rows(matrix, wanted, all_patches=all_patches)
     output.current().answer(
-        {"arch": request.arch, "rows": [row_as_dict(matrix, row) for row in rows]},
-        human=lambda: _print_rows(list_columns(matrix, rows), f"{len(rows)} rows, {request.arch}"),
+        {"arch": wanted.arch, "rows": [row_as_dict(matrix, row) for row in rows]},
+        human=lambda: _print_rows(list_columns(matrix, rows), f"{len(rows)} rows, {wanted.arch}"),
     )
 
 
 @command(group, "resolve")
 def resolve(
-    torch: TorchOption = None,
-    cuda: CudaOption = None,
-    cudnn: CudnnOption = None,
-    nccl: NcclOption = None,
-    python: PythonOption = None,
-    gpu: GpuOption = None,
-    driver: DriverOption = None,
-    arch: ArchOption = None,
-    flavor: FlavorOption = None,
+    request: RequestFlags,
     matrix_file: MatrixOption = None,
 ) -> None:
     """Choose the newest PyTorch and CUDA that fulfil a request.
@@ -107,36 +72,15 @@ def resolve(
     from gpuenv.matrix.resolve import resolve as resolve_request
 
     matrix = load_chosen_matrix(matrix_file)
-    request = read_request(
-        matrix,
-        {
-            "torch": torch,
-            "cuda": cuda,
-            "cudnn": cudnn,
-            "nccl": nccl,
-            "python": python,
-            "gpu": gpu,
-            "driver": driver,
-            "arch": arch,
-            "flavor": flavor,
-        },
-    )
-    spec = resolve_request(matrix, request, host=host_for(request))
+    wanted = read_request(matrix, request.given())
+    spec = resolve_request(matrix, wanted, host=host_for(wanted))
     tell_resolved(spec)
     output.current().answer(spec.as_dict(), human=lambda: _print_spec(spec))
 
 
 @command(group, "explain")
 def explain(
-    torch: TorchOption = None,
-    cuda: CudaOption = None,
-    cudnn: CudnnOption = None,
-    nccl: NcclOption = None,
-    python: PythonOption = None,
-    gpu: GpuOption = None,
-    driver: DriverOption = None,
-    arch: ArchOption = None,
-    flavor: FlavorOption = None,
+    request: RequestFlags,
     matrix_file: MatrixOption = None,
 ) -> None:
     """Say which rule removed which rows, and what is left.
@@ -149,21 +93,8 @@ def explain(
     from gpuenv.matrix.explain import explain as explain_request
 
     matrix = load_chosen_matrix(matrix_file)
-    request = read_request(
-        matrix,
-        {
-            "torch": torch,
-            "cuda": cuda,
-            "cudnn": cudnn,
-            "nccl": nccl,
-            "python": python,
-            "gpu": gpu,
-            "driver": driver,
-            "arch": arch,
-            "flavor": flavor,
-        },
-    )
-    explanation = explain_request(matrix, request, host=host_for(request))
+    wanted = read_request(matrix, request.given())
+    explanation = explain_request(matrix, wanted, host=host_for(wanted))
     output.current().answer(explanation.as_dict(), human=lambda: _print_explanation(explanation))
 
 
