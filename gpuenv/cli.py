@@ -47,8 +47,12 @@ def _root(
     json_mode: Annotated[
         bool, typer.Option("--json", help="Print one JSON object on standard output.")
     ] = False,
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more.")] = 0,
-    quiet: Annotated[int, typer.Option("--quiet", "-q", count=True, help="Say less.")] = 0,
+    verbose: Annotated[
+        int, typer.Option("--verbose", "-v", count=True, show_default=False, help="Say more.")
+    ] = 0,
+    quiet: Annotated[
+        int, typer.Option("--quiet", "-q", count=True, show_default=False, help="Say less.")
+    ] = 0,
 ) -> None:
     """Containerised GPU development environments: resolve, build, run and diagnose."""
     out = output.current()
@@ -156,8 +160,9 @@ def _command_tree() -> dict[str, object]:
             str(info.name): None for info in group.registered_commands if info.name
         }
         for sub in group.registered_groups:
-            if sub.typer_instance is not None and isinstance(sub.name, str):
-                tree[sub.name] = names(sub.typer_instance)
+            if sub.typer_instance is not None:
+                name = sub.name if isinstance(sub.name, str) else sub.typer_instance.info.name
+                tree[str(name)] = names(sub.typer_instance)
         return tree
 
     return names(app)

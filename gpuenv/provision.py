@@ -143,6 +143,8 @@ def plan_order(order: ImageOrder, shop: Workshop) -> BuildPlan:
     settled = _settle(order, shop, _own_bases(shop))
     base = None if shop.engine is None else _find_base(settled.environment, order, shop)
     if isinstance(base, _NoBase):
+        if order.make_base:
+            shop.tell.note(f"cannot pull {base.ref}: {base.why}")
         if order.make_base and order.image.base is None and order.request.python is None:
             # No registry: choose again among the Pythons whose base can be made here.
             settled = _settle(order, shop, _makeable_bases(shop))
@@ -150,7 +152,7 @@ def plan_order(order: ImageOrder, shop: Workshop) -> BuildPlan:
     row = settled.environment
     if base is not None and order.image.base is None:
         row = replace(row, base_image=base.ref)
-    for note in row.notes:
+    for note in (*settled.passed_over, *row.notes):
         shop.tell.note(note)
     for warning in row.warnings:
         shop.tell.warn(warning)
@@ -186,12 +188,7 @@ class _NoBase:
 
 def _settle(order: ImageOrder, shop: Workshop, bases: frozenset[str]) -> Settled:
     return settle_environment(
-        shop.matrix,
-        order.request,
-        shop.client,
-        host=shop.host,
-        local_bases=bases,
-        say=shop.tell.note,
+        shop.matrix, order.request, shop.client, host=shop.host, local_bases=bases
     )
 
 

@@ -18,8 +18,6 @@ from gpuenv.render import torch_requirements
 from gpuenv.spec import WheelKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpuenv.index.delivery import SourceDelivery
     from gpuenv.index.simple import ProjectPage, SimpleClient
     from gpuenv.index.sources import Source
@@ -34,10 +32,12 @@ class Settled:
 
     Attributes:
         answer: ``None`` when the wheel lies in a directory of this host.
+        passed_over: Which better rows could not be had, and why; one sentence a reason.
     """
 
     environment: EnvironmentSpec
     answer: WheelAnswer | None = None
+    passed_over: tuple[str, ...] = ()
 
 
 def settle_environment(
@@ -47,14 +47,12 @@ def settle_environment(
     *,
     host: HostGpus,
     local_bases: frozenset[str] = frozenset(),
-    say: Callable[[str], None],
 ) -> Settled:
     """Resolve a request to the best row whose wheel can really be had.
 
     Args:
         client: Asks the sources; it holds this host's package settings.
         local_bases: See :func:`gpuenv.matrix.resolve.resolve`.
-        say: Told which rows were passed over, and why.
 
     Raises:
         UnsupportedCombinationError: No row fits, or none of those that fit can be had; ``why`` has
@@ -81,9 +79,7 @@ def settle_environment(
             pages |= fetch_pages(client, [place for place in places if place not in pages])
             answer = find_wheel(key, row.source, pages=pages, sources=sources, local=local)
         if answer is None or answer.state == "available":
-            for line in _passed_over(answers):
-                say(line)
-            return Settled(environment=row, answer=answer)
+            return Settled(environment=row, answer=answer, passed_over=_passed_over(answers))
         # Each answer takes away a row or a whole source, so this comes to an end.
         answers.append(answer)
 

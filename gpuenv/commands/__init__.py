@@ -28,11 +28,15 @@ JsonFlag = Annotated[
 ]
 VerboseFlag = Annotated[
     int,
-    typer.Option("--verbose", "-v", count=True, help="Say more.", rich_help_panel=_SHARED),
+    typer.Option(
+        "--verbose", "-v", count=True, show_default=False, help="Say more.", rich_help_panel=_SHARED
+    ),
 ]
 QuietFlag = Annotated[
     int,
-    typer.Option("--quiet", "-q", count=True, help="Say less.", rich_help_panel=_SHARED),
+    typer.Option(
+        "--quiet", "-q", count=True, show_default=False, help="Say less.", rich_help_panel=_SHARED
+    ),
 ]
 
 _SHARED_PARAMETERS = tuple(
