@@ -13,6 +13,8 @@ from gpuenv.commands.options import MatrixOption, TorchOption, load_chosen_matri
 from gpuenv.errors import EXIT_CHECK_FAILED, EXIT_OK
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuenv.index.simple import SimpleClient
     from gpuenv.matrix.verify import Verification
     from gpuenv.wheelfacts import WheelReading
@@ -67,39 +69,95 @@ def verify(
 
     Example: gpuenv matrix verify --torch 2.9
     """
-    from gpuenv.index.survey import survey_wheels
-    from gpuenv.matrix.verify import (
-        verify_rows,
-        wanted_companions,
-        wanted_packages,
-        wanted_wheels,
-    )
+    from gpuenv.upkeep import select_rows, verify_matrix
     from gpuenv.versions import TorchVersion
 
     out = output.current()
     matrix = load_chosen_matrix(matrix_file)
-    prefix = TorchVersion.parse(torch) if torch else None
-    rows = [row for row in matrix.rows if prefix is None or prefix.is_prefix_of(row.torch)]
-
-    def tell(reading: WheelReading) -> None:
-        result = reading.facts.filename if reading.facts else f"not read: {reading.reason}"
-        out.detail(f"torch {reading.torch}+{reading.variant} {reading.arch}: {result}")
-
-    survey = survey_wheels(
+    verification = verify_matrix(
+        matrix,
+        select_rows(matrix, TorchVersion.parse(torch) if torch else None),
         _client(index_url, torch_index_url, ca_bundle),
-        wanted_wheels(rows),
-        packages=wanted_packages(matrix),
-        companions=wanted_companions(rows) if deep else (),
         deep=deep,
-        on_read=tell,
+        on_read=_teller(out),
     )
-    verification = verify_rows(matrix, rows, survey)
     out.answer(
         verification.as_dict(),
         human=lambda: _print_verification(verification),
         status="partial" if verification.has_drift else "success",
         exit_code=EXIT_CHECK_FAILED if verification.has_drift else EXIT_OK,
     )
+
+
+def update(
+    torch: TorchOption = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="Change the file; without it only the diff is shown.")
+    ] = False,
+    deep: DeepOption = False,
+    index_url: IndexUrlOption = None,
+    torch_index_url: TorchIndexUrlOption = None,
+    ca_bundle: CaBundleOption = None,
+    matrix_file: MatrixOption = None,
+) -> None:
+    """Propose changes to the matrix file from the wheels on the indexes.
+
+    New releases are added with what their wheels say; rows that differ from their wheel are
+    corrected. Nothing is dropped, and a person reads the diff.
+
+    Example: gpuenv matrix update --torch 2.14
+    """
+    from datetime import datetime, timezone
+
+    from gpuenv.matrix.file import load_document, save_document
+    from gpuenv.matrix.load import shipped_matrix_path
+    from gpuenv.matrix.update import plan_update
+    from gpuenv.upkeep import survey_for_update
+    from gpuenv.versions import TorchVersion
+
+    out = output.current()
+    path = matrix_file or shipped_matrix_path()
+    document = load_document(path)
+    survey = survey_for_update(
+        document,
+        _client(index_url, torch_index_url, ca_bundle),
+        torch=TorchVersion.parse(torch) if torch else None,
+        deep=deep,
+        on_read=_teller(out),
+    )
+    plan = plan_update(document, survey, today=datetime.now(timezone.utc).date().isoformat())
+    written = write and bool(plan.changes)
+    if written:
+        save_document(path, plan.text)
+    for note in plan.notes:
+        out.warn(note)
+    out.note(
+        f"nothing to change in {path}"
+        if not plan.changes
+        else f"wrote {path}"
+        if written
+        else f"{len(plan.changes)} changes proposed; --write puts them into {path}"
+    )
+    out.answer(
+        {
+            "path": str(path),
+            "changes": [change.as_dict() for change in plan.changes],
+            "notes": list(plan.notes),
+            "diff": plan.diff,
+            "written": written,
+        },
+        human=lambda: out.text(plan.diff) if plan.diff else None,
+    )
+
+
+def _teller(out: output.Output) -> Callable[[WheelReading], None]:
+    """Return what tells about each wheel under ``-v``; it is called from other threads."""
+
+    def tell(reading: WheelReading) -> None:
+        result = reading.facts.filename if reading.facts else f"not read: {reading.reason}"
+        out.detail(f"torch {reading.torch}+{reading.variant} {reading.arch}: {result}")
+
+    return tell
 
 
 def _client(
@@ -153,3 +211,4 @@ def _print_verification(verification: Verification) -> None:
 def register(group: typer.Typer) -> None:
     """Add the commands to the group ``matrix``."""
     command(group, "verify")(verify)
+    command(group, "update")(update)

@@ -17,7 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("wheelfacts",),
     ("matrix", "index", "config", "render", "checks", "verify"),
     ("host",),
-    ("engine", "report", "sourcing"),
+    ("engine", "report", "sourcing", "upkeep"),
     ("containers",),
     ("build", "launch", "doctor"),
     ("provision",),
