@@ -96,8 +96,11 @@ def gpu_given(facts: Facts) -> bool:
 
 
 def gpu_expected(facts: Facts) -> bool:
-    """Say whether a GPU ought to work here: given to a container, or simply there on a host."""
-    if gpu_given(facts) or "gpu" in words(facts.asked, "require"):
+    """Say whether a GPU ought to work here: given to a container, or simply there on a host.
+
+    Where the machine has none, ``--require gpu`` breaks nothing: it cannot be confirmed (exit 3).
+    """
+    if gpu_given(facts) or (pci_gpus(facts) and "gpu" in words(facts.asked, "require")):
         return True
     if (integer(facts.asked, "expect_gpus") or 0) > 0:
         return True

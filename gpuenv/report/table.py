@@ -30,7 +30,7 @@ from gpuenv.report.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.text import Text
 
@@ -276,9 +276,7 @@ class _Layout:
         column = max(len(GROUP_TITLES[key]) for key in groups)
         for key, results in groups.items():
             counts = count_by_status(results)
-            worst = next(iter(counts))
-            if worst is Status.INFO and counts.get(Status.PASS):
-                worst = Status.PASS
+            worst = _mark_of_group(counts)
             words = count_words(counts)
             yield (
                 Piece(f"  {self.symbols.marks[worst]} ", _STYLES[worst]),
@@ -366,6 +364,15 @@ _LABEL_WIDTH = 14
 _EVIDENCE_SHOWN = 6
 _VALUE_SHOWN = 300
 _NOTES_SHOWN = 8
+
+
+def _mark_of_group(counts: Mapping[Status, int]) -> Status:
+    """Return the status a group is marked with: the worst; well only when most of it was seen."""
+    worst = next(iter(counts))
+    if worst in {Status.FAIL, Status.ERROR, Status.WARN}:
+        return worst
+    well = counts.get(Status.PASS, 0) + counts.get(Status.INFO, 0)
+    return Status.PASS if well > counts.get(Status.SKIP, 0) else Status.SKIP
 
 
 def _is_worth_telling(result: CheckResult) -> bool:
