@@ -2,11 +2,450 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuenv import output
+from gpuenv.commands import command
+from gpuenv.commands.launching import DryRunOption, EngineOption, complete_environment
 
 if TYPE_CHECKING:
-    import typer
+    from rich.table import Table
+
+    from gpuenv.containers.files import EnvironmentFiles
+    from gpuenv.containers.lifecycle import Environment
+    from gpuenv.containers.usage import ContainerUse, UsageMeter
+    from gpuenv.engine.protocol import ContainerEngine
+    from gpuenv.host.gpu_inventory import GpuUse
+    from gpuenv.life import EnvironmentRow
+
+NamesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[NAME]...", autocompletion=complete_environment),
+]
+EverybodyOption = Annotated[bool, typer.Option("--all", "-a", help="Everybody's on this engine.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the area's commands to ``app``."""
+    command(app, "ps")(ps)
+    command(app, "logs")(logs)
+    command(app, "stop")(stop)
+    command(app, "start")(start)
+    command(app, "rm")(rm)
+    command(app, "top")(top)
+
+
+def ps(
+    *,
+    everybody: EverybodyOption = False,
+    running: Annotated[bool, typer.Option("--running", help="Leave out what is stopped.")] = False,
+    engine_address: EngineOption = None,
+) -> None:
+    """List your environments, running and stopped.
+
+    Example: gpuenv ps --json
+    """
+    from gpuenv.engine.connect import connect
+    from gpuenv.life import describe, utc_now
+
+    out = output.current()
+    with connect(engine_address) as engine:
+        found = _mine(engine, everybody=everybody)
+        if running:
+            found = tuple(environment for environment in found if environment.running)
+        rows = describe(found, files_of=_files_of, owner=_owner(), now=utc_now())
+    out.answer({"environments": [row.as_dict() for row in rows]}, human=lambda: _print_rows(rows))
+
+
+def logs(
+    name: Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_environment)],
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until it ends or Ctrl-C.")
+    ] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", metavar="N", help="Only the last N lines.")
+    ] = None,
+    timestamps: Annotated[
+        bool, typer.Option("--timestamps", help="Put the time before each line.")
+    ] = False,
+    engine_address: EngineOption = None,
+) -> None:
+    """Show what an environment printed.
+
+    Example: gpuenv logs train --tail 50
+    """
+    from gpuenv.containers.lifecycle import select_environments
+    from gpuenv.engine.connect import connect
+    from gpuenv.errors import UsageError
+
+    out = output.current()
+    if follow and out.json_mode:
+        raise UsageError(
+            "--follow and --json cannot be had together",
+            why="the one JSON object is printed at the end, and there is none",
+            fix="leave one of them out",
+        )
+    with connect(engine_address) as engine:
+        environment = select_environments(_mine(engine, everybody=True), name)[0]
+        chunks = engine.logs(
+            environment.container.id, follow=follow, tail=tail, timestamps=timestamps
+        )
+        if out.json_mode:
+            lines = [
+                {"stream": chunk.stream, "text": chunk.data.decode("utf-8", "replace")}
+                for chunk in chunks
+            ]
+            out.answer({"name": environment.identity.name, "output": lines}, human=lambda: None)
+            return
+        for chunk in chunks:
+            stream = sys.stdout.buffer if chunk.stream == "stdout" else sys.stderr.buffer
+            stream.write(chunk.data)
+            stream.flush()
+
+
+def stop(
+    names: NamesArgument = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All of yours.")] = False,
+    timeout: Annotated[
+        int,
+        typer.Option("--timeout", metavar="SECONDS", help="Kill it if it takes longer."),
+    ] = 10,
+    dry_run: DryRunOption = False,
+    engine_address: EngineOption = None,
+) -> None:
+    """Stop environments; start brings them back with the same port, token and host key.
+
+    Example: gpuenv stop train --dry-run
+    """
+    from gpuenv.engine.connect import connect
+
+    with connect(engine_address) as engine:
+        chosen = _chosen(engine, names, everything=everything)
+        if not dry_run:
+            for environment in chosen:
+                engine.stop(environment.container.id, timeout_s=timeout)
+    _answer("stopped", chosen, dry_run=dry_run)
+
+
+def start(
+    names: NamesArgument = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All of yours.")] = False,
+    ready_timeout: Annotated[
+        str,
+        typer.Option("--ready-timeout", metavar="TIME", help="How long it may take to answer."),
+    ] = "2m",
+    dry_run: DryRunOption = False,
+    engine_address: EngineOption = None,
+) -> None:
+    """Start stopped environments again, with the same port, token and host key.
+
+    Example: gpuenv start train --dry-run
+    """
+    from gpuenv.containers.limits import parse_duration
+    from gpuenv.engine.connect import connect
+    from gpuenv.life import start_again
+
+    timeout_s = parse_duration(ready_timeout, flag="--ready-timeout")
+    urls = {}
+    with connect(engine_address) as engine:
+        chosen = _chosen(engine, names, everything=everything)
+        for environment in () if dry_run else chosen:
+            files = _files_of(environment.identity.name)
+            with files.locked():
+                running = start_again(engine, environment, files, timeout_s=timeout_s)
+            if running is not None:
+                urls[environment.identity.name] = running.url
+    _answer("started", chosen, dry_run=dry_run, urls=urls)
+
+
+def rm(
+    names: NamesArgument = None,
+    *,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All of yours.")] = False,
+    volumes: Annotated[
+        bool,
+        typer.Option("--volumes", help="Your cache volumes too, where nothing uses them."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: DryRunOption = False,
+    engine_address: EngineOption = None,
+) -> None:
+    """Remove environments with their tokens and keys; the workspace stays as it is.
+
+    Example: gpuenv rm train --dry-run
+    """
+    from gpuenv.engine.connect import connect
+    from gpuenv.life import remove
+
+    removed: tuple[str, ...] = ()
+    with connect(engine_address) as engine:
+        mine = _mine(engine, everybody=False)
+        chosen = _chosen(engine, names, everything=everything)
+        if chosen and not dry_run:
+            _ask(chosen, volumes=volumes, yes=yes)
+            removed = remove(
+                engine, chosen, mine, files_of=_files_of, owner=_owner(), volumes=volumes
+            ).volumes
+    _answer("removed", chosen, dry_run=dry_run, volumes=removed)
+
+
+def top(
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and leave.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="SECONDS", help="Pause between two readings.")
+    ] = 2.0,
+    everybody: EverybodyOption = False,
+    engine_address: EngineOption = None,
+) -> None:
+    """Show what each environment uses now: processors, memory, network and GPUs.
+
+    Example: gpuenv top --once --json
+    """
+    import time
+
+    from gpuenv.containers.usage import UsageMeter
+    from gpuenv.engine.connect import connect
+    from gpuenv.errors import ConfigurationError
+    from gpuenv.host.gpu_inventory import probe_gpu_use
+
+    out = output.current()
+    if not 0.2 <= interval <= 3600:  # noqa: PLR2004 - faster only burns the host
+        raise ConfigurationError(
+            f"--interval {interval:g} is out of range",
+            why="it may be 0.2 to 3600 seconds",
+            fix="--interval 2",
+        )
+    with connect(engine_address) as engine:
+        meter = UsageMeter(engine, gpu_use=probe_gpu_use if engine.capabilities.local else None)
+        meter.read(_mine(engine, everybody=everybody))
+        if once or out.json_mode:
+            time.sleep(min(interval, 1.0))  # a rate needs two readings
+            uses, gpus = meter.read(_mine(engine, everybody=everybody))
+            out.answer(_use_data(uses, gpus), human=lambda: _print_uses(uses, gpus))
+            return
+        _live(engine, meter, interval=interval, everybody=everybody)
+
+
+# --- below the commands --------------------------------------------------------------------------
+
+
+def _owner() -> int:
+    from gpuenv.containers.facts import probe_caller
+
+    return probe_caller(os.environ).uid
+
+
+def _files_of(name: str) -> EnvironmentFiles:
+    from gpuenv.containers.files import EnvironmentFiles
+
+    return EnvironmentFiles.of(name, environ=os.environ)
+
+
+def _mine(engine: ContainerEngine, *, everybody: bool) -> tuple[Environment, ...]:
+    from gpuenv.containers.lifecycle import list_environments
+
+    return list_environments(engine, owner=None if everybody else _owner())
+
+
+def _chosen(
+    engine: ContainerEngine, names: list[str] | None, *, everything: bool
+) -> tuple[Environment, ...]:
+    from gpuenv.containers.lifecycle import select_environments
+    from gpuenv.errors import UsageError
+
+    if bool(names) == everything:
+        raise UsageError(
+            "which environments?" if not names else "names and --all contradict each other",
+            why="name one or several, or give --all for all of yours",
+            fix="gpuenv ps lists them",
+        )
+    mine = _mine(engine, everybody=False)
+    if everything:
+        return mine
+    found = [one for name in names or () for one in select_environments(mine, name)]
+    return tuple({one.container.id: one for one in found}.values())
+
+
+def _ask(chosen: tuple[Environment, ...], *, volumes: bool, yes: bool) -> None:
+    from gpuenv.errors import UsageError
+
+    listed = ", ".join(f"{e.identity.name} ({e.identity.kind})" for e in chosen)
+    what = f"remove {listed}{' and your unused cache volumes' if volumes else ''}"
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{what}?", why="nobody sits at a terminal to answer", fix="--yes answers")
+    typer.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
+
+
+def _answer(
+    done: str,
+    chosen: tuple[Environment, ...],
+    *,
+    dry_run: bool,
+    urls: dict[str, str] | None = None,
+    volumes: tuple[str, ...] = (),
+) -> None:
+    out = output.current()
+    data = {
+        "dry_run": dry_run,
+        done: [
+            {
+                "name": one.identity.name,
+                "kind": one.identity.kind,
+                "container": one.container.name,
+                "url": (urls or {}).get(one.identity.name)
+                if one.identity.kind == "jupyter"
+                else None,
+            }
+            for one in chosen
+        ],
+        "volumes": list(volumes),
+    }
+
+    def human() -> None:
+        for one in chosen:
+            url = (urls or {}).get(one.identity.name, "")
+            verb = f"would be {done}" if dry_run else done
+            out.text(f"{one.identity.name} ({one.identity.kind}) {verb} {url}".rstrip())
+        for volume in volumes:
+            out.text(f"volume {volume} removed")
+        if not chosen:
+            out.note("nothing to do")
+
+    out.answer(data, human=human)
+
+
+def _print_rows(rows: tuple[EnvironmentRow, ...]) -> None:
+    from rich.table import Table
+
+    from gpuenv.containers.limits import format_duration
+
+    out = output.current()
+    if not rows:
+        out.note("nothing runs; gpuenv jupyter or gpuenv ssh starts something")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("NAME", "KIND", "STATE", "IMAGE", "GPUS", "WHERE", "AGE", "IDLE"):
+        table.add_column(title, no_wrap=title in {"NAME", "KIND", "STATE", "AGE", "IDLE"})
+    for row in rows:
+        identity, container = row.environment.identity, row.environment.container
+        table.add_row(
+            identity.name,
+            identity.kind,
+            container.state,
+            container.image.removeprefix("localhost/gpuenv/"),
+            identity.gpus,
+            row.target or "-",
+            format_duration(row.age_s),
+            "-" if row.idle_s is None else format_duration(row.idle_s),
+        )
+    out.console().print(table)
+
+
+def _use_data(uses: tuple[ContainerUse, ...], gpus: GpuUse) -> dict[str, object]:
+    from gpuenv.containers.lifecycle import as_dict
+
+    rates = dict(gpus.utilisation)
+    return {
+        "containers": [
+            {
+                **as_dict(use.environment),
+                "cpu_percent": None if use.cpu_percent is None else round(use.cpu_percent, 1),
+                "memory_bytes": use.memory_bytes,
+                "memory_limit_bytes": use.memory_limit_bytes,
+                "pids": use.pids,
+                "network_rx_bytes": use.network_rx_bytes,
+                "network_tx_bytes": use.network_tx_bytes,
+                "gpu_use": [
+                    {
+                        "device_index": share.device_index,
+                        "name": share.name,
+                        "memory_bytes": share.memory_bytes,
+                        "memory_total_bytes": share.memory_total_bytes,
+                        "sm_percent": share.sm_percent,
+                        "pids": list(share.pids),
+                    }
+                    for share in use.gpus
+                ],
+            }
+            for use in uses
+        ],
+        "gpus": [
+            {
+                "device_index": gpu.device_index,
+                "uuid": gpu.uuid,
+                "name": gpu.name,
+                "memory_bytes": gpu.memory_bytes,
+                "memory_used_bytes": gpu.memory_used_bytes,
+                "utilisation_percent": rates.get(gpu.device_index),
+            }
+            for gpu in gpus.gpus
+        ],
+        "gpus_found_via": gpus.found_via,
+    }
+
+
+def _use_table(uses: tuple[ContainerUse, ...], gpus: GpuUse) -> Table:
+    from rich.table import Table
+
+    from gpuenv.containers.limits import format_size
+
+    def size(value: int | None) -> str:
+        return "-" if value is None else format_size(value)
+
+    caption = f"no GPU: {gpus.found_via}" if not gpus.gpus else None
+    table = Table(box=None, pad_edge=False, header_style="bold", caption=caption)
+    for title in ("NAME", "KIND", "CPU", "MEMORY", "PIDS", "NET IN", "NET OUT", "GPU"):
+        table.add_column(title, justify="left" if title in {"NAME", "KIND", "GPU"} else "right")
+    for use in uses:
+        limit = "" if use.memory_limit_bytes is None else f" / {size(use.memory_limit_bytes)}"
+        shares = [
+            f"{share.device_index}: {size(share.memory_bytes)}"
+            + ("" if share.sm_percent is None else f" {share.sm_percent} %")
+            for share in use.gpus
+        ]
+        table.add_row(
+            use.environment.identity.name,
+            use.environment.identity.kind,
+            "-" if use.cpu_percent is None else f"{use.cpu_percent:.1f} %",
+            f"{size(use.memory_bytes)}{limit}",
+            "-" if use.pids is None else str(use.pids),
+            size(use.network_rx_bytes),
+            size(use.network_tx_bytes),
+            ", ".join(shares) or "-",
+        )
+    return table
+
+
+def _print_uses(uses: tuple[ContainerUse, ...], gpus: GpuUse) -> None:
+    out = output.current()
+    if not uses:
+        out.note("nothing runs")
+        return
+    out.console().print(_use_table(uses, gpus))
+
+
+def _live(engine: ContainerEngine, meter: UsageMeter, *, interval: float, everybody: bool) -> None:
+    """Draw the table again and again until Ctrl-C, which is how one leaves."""
+    import time
+
+    from rich.live import Live
+
+    console = output.current().console()
+    try:
+        with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+            while True:
+                uses, gpus = meter.read(_mine(engine, everybody=everybody))
+                live.update(_use_table(uses, gpus), refresh=True)
+                time.sleep(interval)
+    except KeyboardInterrupt:
+        return

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from gpuenv.containers.errors import EnvironmentBusyError
 from gpuenv.containers.identity import parse_name
 from gpuenv.errors import ConfigurationError
+from gpuenv.secret import Secret
 from gpuenv.state import make_private_dir, state_dir, write_private_file
 
 if TYPE_CHECKING:
@@ -134,6 +135,11 @@ class EnvironmentFiles:
         """Return the token, ``None`` if there is none yet or what is there is none."""
         text = (self.read(self.token_path) or "").strip()
         return text if _TOKEN.fullmatch(text) else None
+
+    def secret_token(self) -> Secret | None:
+        """Return the token so that it does not show by accident."""
+        token = self.token()
+        return None if token is None else Secret(token)
 
     def make_token(self) -> str:
         """Return the token, made now if there is none yet; it is never empty."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gpuenv.engine.capabilities import EngineCapabilities
+    from gpuenv.host.gpu_inventory import GpuInventory, HostGpu
 
 _GPU_WORDS: tuple[Literal["auto", "all", "none"], ...] = ("auto", "all", "none")
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z/-]{4,64}")
@@ -40,41 +41,6 @@ class GpuNames:
 
 
 GpuWish: TypeAlias = "Literal['auto', 'all', 'none'] | GpuCount | GpuNames"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostGpu:
-    """One GPU of the engine's host.
-
-    Attributes:
-        device_index: NVML's index, which is what the engine's tools count by.
-        minor: Number of its device node, ``/dev/nvidia0``; ``None`` if not known.
-        memory_used_bytes: By whoever uses it; ``None`` if not known.
-    """
-
-    device_index: int
-    uuid: str
-    name: str = ""
-    minor: int | None = None
-    memory_bytes: int | None = None
-    memory_used_bytes: int | None = None
-    mig_uuids: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuInventory:
-    """The GPUs of the engine's host, as far as they are known.
-
-    Attributes:
-        known: The list is complete; ``False`` for an engine on a host we cannot look at.
-        why: Why there are none, or why they are not known.
-        nodes: The device nodes below ``/dev`` that exist there.
-    """
-
-    gpus: tuple[HostGpu, ...] = ()
-    known: bool = True
-    why: str = ""
-    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

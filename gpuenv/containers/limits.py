@@ -197,3 +197,35 @@ def plan_ulimits(caps: EngineCapabilities) -> tuple[tuple[Ulimit, ...], tuple[st
         else:
             ulimits.append(Ulimit(name=name, soft=wanted, hard=wanted))
     return tuple(ulimits), tuple(notes)
+
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+_DURATION_UNITS = (86400, 3600, 60, 1)
+
+
+def parse_duration(text: str, *, flag: str) -> float:
+    """Read a time: ``2h``, ``90m``, ``1h30m``, ``45s``; a bare number is seconds.
+
+    Raises:
+        ConfigurationError: It is no time above 0.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    parts = match.groups() if match else ()
+    seconds = sum(
+        int(part) * unit for part, unit in zip(parts, _DURATION_UNITS, strict=False) if part
+    )
+    if not seconds:
+        raise ConfigurationError(
+            f"{flag} {text!r} is not a time",
+            why="a time is numbers with d, h, m or s behind them, and more than nothing",
+            fix=f"{flag} 2h",
+        )
+    return float(seconds)
+
+
+def format_duration(seconds: float) -> str:
+    """Return a time as people read it: ``45 s``, ``12 min``, ``3 h``, ``2 days``."""
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if seconds < limit:
+            return f"{int(seconds // unit)} {name}"
+    return f"{int(seconds // 86400)} days"

@@ -6,12 +6,20 @@ import re
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from gpuenv.containers.gpus import GpuInventory, GpuPlan, GpuWish, plan_gpus
+from gpuenv.containers.gpus import GpuPlan, GpuWish, plan_gpus
 from gpuenv.containers.identity import Identity, Kind
 from gpuenv.containers.limits import LimitPlan, LimitWish, format_size, plan_limits
 from gpuenv.containers.mounts import CACHES, WORKSPACE, CacheVolume, Workspace
 from gpuenv.containers.users import HOME, UserPlan, UserWish, plan_user
-from gpuenv.engine.protocol import BindMount, ContainerSpec, Mount, PutFile, VolumeMount
+from gpuenv.engine.protocol import (
+    BindMount,
+    ContainerSpec,
+    Mount,
+    PortBinding,
+    PutFile,
+    VolumeMount,
+)
+from gpuenv.host.gpu_inventory import GpuInventory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +53,7 @@ class ContainerWish:
         image: Reference or id of a local image.
         env: Variables for the container; visible to whoever may inspect it.
         volumes: Mounts beside the workspace and the caches.
+        ports: Published beside the kind's own.
         request: Flag → value as it stands in the label, for a second call to compare with.
     """
 
@@ -58,6 +67,8 @@ class ContainerWish:
     workspace: Workspace | None = None
     volumes: tuple[Mount, ...] = ()
     caches: bool = True
+    ports: tuple[PortBinding, ...] = ()
+    cap_add: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     network: str | None = None
     request: Mapping[str, str] = field(default_factory=dict)
@@ -191,7 +202,9 @@ def plan_container(wish: ContainerWish, facts: LaunchFacts) -> ContainerPlan:
         cpus=limits.cpus,
         pids_limit=limits.pids,
         init=True,
+        ports=wish.ports,
         cap_drop=("ALL",),
+        cap_add=wish.cap_add,
         no_new_privileges=True,
         network=wish.network,
         log_max_bytes=_LOG_BYTES,

@@ -86,4 +86,5 @@ def _ended(
         f"the container of {what} ended with exit code {info.exit_code}",
         why=why,
         fix="the lines above are its last; gpuenv logs shows all of a container that still exists",
+        data={"exit_code": info.exit_code, "oom_killed": info.oom_killed},
     )

@@ -1,0 +1,510 @@
+"""The flags that ``run``, ``jupyter`` and ``ssh`` share, and how they become a wish and facts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from gpuenv import output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gpuenv.commands.image import BuildFlags, ContentFlags, SourceFlags
+    from gpuenv.commands.options import RequestFlags
+    from gpuenv.containers.identity import Kind
+    from gpuenv.containers.mounts import Workspace
+    from gpuenv.containers.plan import ContainerPlan, ContainerWish, LaunchFacts, Note
+    from gpuenv.engine.protocol import ContainerEngine, ImageInfo, Mount
+    from gpuenv.spec import Feature
+
+_PANEL = "Container"
+_COMMAND_KEY = "gpuenv.command"
+
+GpusOption = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        metavar="all|none|N|0,1|UUID",
+        help="Which GPUs: all, none, 2 for the two least used, 0,1 or device=0 by index, UUIDs. "
+        "By default all there are.",
+        rich_help_panel=_PANEL,
+    ),
+]
+RequireGpuOption = Annotated[
+    bool,
+    typer.Option(
+        "--require-gpu",
+        help="Refuse to start without a GPU instead of using the CPU.",
+        rich_help_panel=_PANEL,
+    ),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory", "-m", metavar="SIZE", help="Memory limit: 16g.", rich_help_panel=_PANEL
+    ),
+]
+CpusOption = Annotated[
+    str | None,
+    typer.Option("--cpus", metavar="N", help="Processor limit: 1.5.", rich_help_panel=_PANEL),
+]
+PidsOption = Annotated[
+    int | None,
+    typer.Option("--pids-limit", metavar="N", help="Process limit.", rich_help_panel=_PANEL),
+]
+ShmOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shm-size",
+        metavar="SIZE",
+        help="Size of /dev/shm: 8g; half of the memory by default.",
+        rich_help_panel=_PANEL,
+    ),
+]
+WorkspaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--workspace",
+        "-w",
+        metavar="FOLDER",
+        help="Mounted at /workspace; the current folder by default.",
+        rich_help_panel=_PANEL,
+    ),
+]
+NoWorkspaceOption = Annotated[
+    bool,
+    typer.Option("--no-workspace", help="Mount no workspace.", rich_help_panel=_PANEL),
+]
+VolumeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--volume",
+        metavar="SOURCE:TARGET[:ro]",
+        help="A further folder or named volume; may be given several times.",
+        rich_help_panel=_PANEL,
+    ),
+]
+NoCachesOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-caches",
+        help="Without the volumes that keep the caches of pip, uv, torch and Hugging Face.",
+        rich_help_panel=_PANEL,
+    ),
+]
+PublishOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--publish",
+        "-p",
+        metavar="[[ADDRESS:]HOST:]PORT",
+        help="Publish a port, on the loopback unless an address is given.",
+        rich_help_panel=_PANEL,
+    ),
+]
+SetEnvOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set-env",
+        "-e",
+        metavar="NAME[=VALUE]",
+        help="A variable of this container; without a value, ours. Whoever may use the engine "
+        "can read it.",
+        rich_help_panel=_PANEL,
+    ),
+]
+UserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--user",
+        metavar="caller|image|keep-id|UID:GID",
+        help="Who it runs as: you by default, so that files in the workspace are yours.",
+        rich_help_panel=_PANEL,
+    ),
+]
+CapAddOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cap-add",
+        metavar="CAPABILITY",
+        help="A kernel capability (SYS_PTRACE for debuggers); none is there by default.",
+        rich_help_panel=_PANEL,
+    ),
+]
+NetworkOption = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        metavar="NAME|host|none",
+        help="Network to join; the engine's default by default.",
+        rich_help_panel=_PANEL,
+    ),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done and do nothing.")
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="ADDRESS",
+        help="Engine to use: a socket, tcp://…, a Docker context, or private.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFlags:
+    """What a container gets, as the user wrote it; ``None`` where nothing was written."""
+
+    gpus: GpusOption = None
+    require_gpu: RequireGpuOption = False
+    memory: MemoryOption = None
+    cpus: CpusOption = None
+    pids_limit: PidsOption = None
+    shm_size: ShmOption = None
+    workspace: WorkspaceOption = None
+    no_workspace: NoWorkspaceOption = False
+    volume: VolumeOption = None
+    no_caches: NoCachesOption = False
+    publish: PublishOption = None
+    set_env: SetEnvOption = None
+    user: UserOption = None
+    cap_add: CapAddOption = None
+    network: NetworkOption = None
+
+    def given(self) -> dict[str, str]:
+        """Return what was written, flag → text, without variables, which may hold a secret."""
+        texts: dict[str, str] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in {"set_env", "workspace", "no_workspace"} or not value:
+                continue
+            name = item.name.replace("_", "-")
+            if isinstance(value, list):
+                texts[name] = " ".join(value)
+            else:
+                texts[name] = "yes" if value is True else str(value)
+        return texts
+
+
+class CommandAfterDashes(TyperCommand):
+    """A command whose words behind ``--`` are another program's: see :func:`words_after_dashes`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the words behind the first ``--`` away before ours are looked at."""
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[_COMMAND_KEY] = tuple(args[place + 1 :])
+            args = args[:place]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+
+def words_after_dashes(ctx: typer.Context) -> tuple[str, ...]:
+    """Return the words that stood behind ``--``."""
+    words: tuple[str, ...] = ctx.meta.get(_COMMAND_KEY, ())
+    return words
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_workspace(flags: LaunchFlags) -> Workspace | None:
+    """Return the folder to mount and say what must be heard about it."""
+    from gpuenv.containers.mounts import find_workspace, workspace_warning
+
+    if flags.no_workspace:
+        return None
+    workspace = find_workspace(flags.workspace, cwd=Path.cwd())
+    warning = workspace_warning(workspace, home=Path.home())
+    if warning:
+        output.current().warn(warning)
+    return workspace
+
+
+def read_wish(
+    flags: LaunchFlags,
+    *,
+    image: str,
+    name: str,
+    kind: Kind,
+    workspace: Workspace | None,
+    request: dict[str, str],
+) -> ContainerWish:
+    """Parse and check the flags of a launch.
+
+    Args:
+        request: What else stands in the label for a second call to compare with.
+
+    Raises:
+        ConfigurationError: A value cannot be right.
+    """
+    from gpuenv.containers.gpus import parse_gpus
+    from gpuenv.containers.limits import LimitWish, parse_cpus, parse_size
+    from gpuenv.containers.mounts import parse_volume
+    from gpuenv.containers.plan import ContainerWish
+    from gpuenv.containers.ports import parse_publish
+    from gpuenv.containers.users import parse_user
+    from gpuenv.containers.values import parse_capability, parse_variable
+
+    return ContainerWish(
+        image=image,
+        name=name,
+        kind=kind,
+        gpus=parse_gpus(flags.gpus or "auto"),
+        require_gpu=flags.require_gpu,
+        limits=LimitWish(
+            memory_bytes=parse_size(flags.memory, flag="--memory") if flags.memory else None,
+            cpus=parse_cpus(flags.cpus) if flags.cpus else None,
+            pids=flags.pids_limit,
+            shm_bytes=parse_size(flags.shm_size, flag="--shm-size") if flags.shm_size else None,
+        ),
+        user=parse_user(flags.user or "caller"),
+        workspace=workspace,
+        volumes=tuple(parse_volume(text, cwd=Path.cwd()) for text in flags.volume or ()),
+        caches=not flags.no_caches,
+        ports=tuple(parse_publish(text) for text in flags.publish or ()),
+        cap_add=tuple(parse_capability(text) for text in flags.cap_add or ()),
+        env=tuple(
+            variable
+            for text in flags.set_env or ()
+            if (variable := parse_variable(text, environ=os.environ)) is not None
+        ),
+        network=flags.network,
+        request={**flags.given(), **request},
+    )
+
+
+def gather_facts(
+    engine: ContainerEngine, image: ImageInfo, workspace: Workspace | None
+) -> LaunchFacts:
+    """Ask host and engine what a plan needs to know."""
+    from gpuenv.containers.facts import probe_caller, probe_folder_owner
+    from gpuenv.containers.identity import new_session
+    from gpuenv.containers.lifecycle import list_environments, taken_gpus
+    from gpuenv.containers.plan import LaunchFacts
+    from gpuenv.host.gpu_inventory import GpuInventory, probe_inventory
+
+    caps = engine.capabilities
+    return LaunchFacts(
+        caller=probe_caller(os.environ),
+        capabilities=caps,
+        image=image,
+        session=new_session(),
+        now=datetime.now(timezone.utc),
+        inventory=probe_inventory()
+        if caps.local
+        else GpuInventory(known=False, why="the engine is not on this host"),
+        workspace_owner=probe_folder_owner(Path(workspace.source))
+        if workspace is not None and caps.local
+        else None,
+        taken_gpus=taken_gpus(list_environments(engine)),
+    )
+
+
+@dataclass(kw_only=True)
+class ImageFlags:
+    """Which image a launch uses: one by name, or one that is found or built for a request."""
+
+    request: RequestFlags
+    content: ContentFlags
+    sources: SourceFlags
+    how: BuildFlags
+    image: str | None
+    matrix_file: Path | None
+    features: tuple[Feature, ...]
+    _obtained: ImageInfo | None = None
+
+    def given(self) -> dict[str, str]:
+        """Return what was written about the image, flag → text.
+
+        Raises:
+            UsageError: An image and a request are both given.
+        """
+        from gpuenv.errors import UsageError
+
+        content = {item.name: getattr(self.content, item.name) for item in fields(self.content)}
+        asked = {**self.request.given(), **content}
+        texts = {
+            name: " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            for name, value in asked.items()
+            if value and name != "env"
+        }
+        if self.image is None:
+            return texts
+        if texts:
+            raise UsageError(
+                "an image and a request contradict each other",
+                why=f"--image names one, --{next(iter(texts))} asks for one",
+                fix="leave one of them out",
+            )
+        return {"image": self.image}
+
+    def obtain(self, engine: ContainerEngine) -> ImageInfo:
+        """Return the image, built or fetched where it is not there; asked for once only."""
+        if self._obtained is None:
+            if self.image is not None:
+                self._obtained = local_image(engine, self.image)
+            else:
+                from gpuenv.commands.wiring import fill_order, take_order
+
+                order, shop = take_order(
+                    self.request, self.content, self.sources, self.how,
+                    matrix_file=self.matrix_file, features=self.features, engine=engine,
+                )  # fmt: skip
+                built = fill_order(order, shop, progress=self.how.progress)
+                self._obtained = local_image(engine, built.image_ref)
+        return self._obtained
+
+    def planned(self, engine: ContainerEngine) -> ImageInfo:
+        """Return the image if it is there, else what is known of it before it is built."""
+        from gpuenv.engine.protocol import ImageInfo
+
+        if self.image is not None:
+            ref, ours = self.image, self.image.startswith("localhost/gpuenv/")
+        else:
+            from gpuenv.commands.wiring import take_order
+            from gpuenv.provision import plan_order
+
+            order, shop = take_order(
+                self.request, self.content, self.sources, self.how,
+                matrix_file=self.matrix_file, features=self.features, engine=engine,
+            )  # fmt: skip
+            ref, ours = plan_order(order, shop).ref, True
+        return engine.image(ref) or ImageInfo(
+            id="",
+            tags=(ref,),
+            digests=(),
+            size_bytes=0,
+            labels={"org.gpuenv.spec": ""} if ours else {},
+        )
+
+
+def local_image(engine: ContainerEngine, ref: str) -> ImageInfo:
+    """Return an image by its reference, fetched from its registry where it is not local.
+
+    Raises:
+        ImageNotFoundError: It is one of ours and not there.
+        TransferFailedError: It cannot be fetched.
+    """
+    from gpuenv.engine.errors import ImageNotFoundError
+
+    image = engine.image(ref)
+    if image is None and not ref.startswith(("localhost/", "sha256:")):
+        output.current().note(f"{ref} is not here yet: fetching it")
+        for _ in engine.pull(ref):
+            pass
+        image = engine.image(ref)
+    if image is None:
+        raise ImageNotFoundError(
+            f"there is no image {ref}",
+            why=f"the engine at {engine.address} does not have it",
+            fix="gpuenv build makes images; check the name for a typing mistake",
+        )
+    return image
+
+
+def complete_environment(incomplete: str) -> list[str]:
+    """Offer the names of environments to the shell; never fail, it is waiting."""
+    from gpuenv.containers.facts import probe_caller
+    from gpuenv.containers.lifecycle import list_environments
+    from gpuenv.engine.connect import connect
+    from gpuenv.errors import GpuenvError
+
+    try:
+        with connect(timeout_s=2) as engine:
+            found = list_environments(engine, owner=probe_caller(os.environ).uid)
+    except GpuenvError:
+        return []
+    names = dict.fromkeys(environment.identity.name for environment in found)
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def read_hidden(prompt: str) -> str:
+    """Ask for a secret without showing it; where nobody sits at a terminal it is the first line.
+
+    Raises:
+        UsageError: Nothing was typed, or two different things.
+    """
+    import getpass
+    import sys
+
+    from gpuenv.errors import UsageError
+
+    if not sys.stdin.isatty():
+        typed = sys.stdin.readline().rstrip("\n")
+    else:
+        typed = getpass.getpass(f"{prompt}: ")
+        if typed != getpass.getpass("Again: "):
+            raise UsageError("the two differ", why="a typing mistake", fix="run it again")
+    return typed
+
+
+# --- telling -------------------------------------------------------------------------------------
+
+
+def say(note: Note) -> None:
+    """Tell the user what came up."""
+    out = output.current()
+    if note.level == "warning":
+        out.warn(note.text)
+    elif note.level == "note":
+        out.note(note.text)
+    else:
+        out.detail(note.text)
+
+
+def say_all(notes: Iterable[Note]) -> None:
+    """Tell the user everything of a plan."""
+    for note in notes:
+        say(note)
+
+
+def show_plan(engine: ContainerEngine, plan: ContainerPlan) -> None:
+    """Answer ``--dry-run``: the whole plan and what the engine would not do of it."""
+    from gpuenv.containers.limits import format_size
+
+    out = output.current()
+    findings = engine.review(plan.spec)
+    data = {"plan": plan.as_dict(), "findings": [finding.as_dict() for finding in findings]}
+
+    def human() -> None:
+        spec = plan.spec
+        shm = f"{format_size(plan.limits.shm_bytes)}, {plan.limits.shm_reason}"
+        lines = [
+            ("container", spec.name or ""),
+            ("image", spec.image),
+            ("user", plan.user.reason),
+            ("gpu", plan.gpu.note),
+            ("shm", shm),
+            *(("mount", _mount_text(mount)) for mount in spec.mounts),
+            *(
+                ("port", f"{port.host_ip}:{port.host_port} -> {port.container_port}")
+                for port in spec.ports
+            ),
+            *(("file", f"{file.path} ({file.mode:04o})") for file in spec.files),
+            ("command", " ".join(spec.command or ("the image's own",))),
+            *((finding.severity, finding.what) for finding in findings),
+        ]
+        for title, text in lines:
+            out.text(f"{title:<10} {text}")
+
+    out.answer(data, human=human)
+
+
+def _mount_text(mount: Mount) -> str:
+    from gpuenv.engine.protocol import BindMount, VolumeMount
+
+    if isinstance(mount, BindMount):
+        source = mount.source
+    else:
+        source = f"volume {mount.name}" if isinstance(mount, VolumeMount) else "memory"
+    return f"{source} -> {mount.target}"

@@ -1,0 +1,185 @@
+"""Commands of the area: run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpuenv import output
+from gpuenv.commands import command
+from gpuenv.commands.launching import (
+    CommandAfterDashes,
+    DryRunOption,
+    EngineOption,
+    LaunchFlags,
+    gather_facts,
+    local_image,
+    read_wish,
+    read_workspace,
+    say,
+    say_all,
+    show_plan,
+    words_after_dashes,
+)
+
+if TYPE_CHECKING:
+    from gpuenv.launch import RunWish
+
+
+def register(app: typer.Typer) -> None:
+    """Add the area's commands to ``app``."""
+    command(app, "run", cls=CommandAfterDashes)(run)
+
+
+def run(
+    ctx: typer.Context,
+    image: Annotated[
+        str | None, typer.Argument(metavar="IMAGE", help="Any image; ours know most.")
+    ] = None,
+    *,
+    image_ref: Annotated[
+        str | None, typer.Option("--image", metavar="IMAGE", help="The same as a flag.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the environment.")
+    ] = None,
+    interactive: Annotated[
+        bool | None,
+        typer.Option(
+            "--interactive/--no-interactive",
+            "-i",
+            help="Give the command our standard input; by default in a terminal.",
+        ),
+    ] = None,
+    tty: Annotated[
+        bool | None,
+        typer.Option("--tty/--no-tty", "-t", help="Give it a terminal; by default in one."),
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Leave it running in the background.")
+    ] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the container when the command has ended.")
+    ] = False,
+    entrypoint: Annotated[
+        str | None,
+        typer.Option(
+            "--entrypoint", metavar="PROGRAM", help='In place of the image\'s; "" for none.'
+        ),
+    ] = None,
+    nproc_per_node: Annotated[
+        str | None,
+        typer.Option(
+            "--nproc-per-node",
+            metavar="N|gpu",
+            help="Start the command so many times with torchrun --standalone.",
+        ),
+    ] = None,
+    engine_address: EngineOption = None,
+    dry_run: DryRunOption = False,
+    launch: LaunchFlags,
+) -> None:
+    """Run a command in a container with the right GPUs, memory, user and mounts.
+
+    The exit code is the command's own; 127 and 126 say that it is not there or may not be run.
+
+    Example: gpuenv run localhost/gpuenv/torch:latest --gpus 1 -- python train.py
+    """
+    from gpuenv.containers.foreground import Streams
+    from gpuenv.containers.identity import default_name, new_session, parse_name
+    from gpuenv.containers.plan import Note
+    from gpuenv.engine.connect import connect
+    from gpuenv.errors import UsageError
+    from gpuenv.launch import plan_run, run_attached, run_detached
+
+    out = output.current()
+    ref = image or image_ref
+    if ref is None or (image and image_ref):
+        raise UsageError(
+            "which image?" if ref is None else "the image is given twice",
+            why="an image stands before the two dashes, the command behind them",
+            fix="gpuenv run IMAGE -- COMMAND",
+        )
+    workspace = read_workspace(launch)
+    if name is None:
+        folder = "run" if workspace is None else workspace.source
+        name = f"{default_name(PurePath(folder))}-{new_session()[:4]}"
+    wish = read_wish(
+        launch,
+        image=ref,
+        name=parse_name(name),
+        kind="run",
+        workspace=workspace,
+        request={"image": ref},
+    )
+    wanted = _run_wish(
+        words_after_dashes(ctx),
+        entrypoint=entrypoint,
+        nproc_per_node=nproc_per_node,
+        interactive=interactive,
+        tty=tty,
+        detach=detach,
+        keep=keep,
+    )
+    with connect(engine_address) as engine:
+        found = local_image(engine, ref)
+        plan = plan_run(wish, gather_facts(engine, found, workspace), wanted)
+        if dry_run:
+            show_plan(engine, plan)
+            return
+        say_all(plan.notes)
+        if detach:
+            info = run_detached(engine, plan, on_note=say)
+            data = {"name": name, "container": info.name, "id": info.id}
+            out.answer(data, human=lambda: out.text(name))
+            return
+        streams = Streams(stdin=0 if wanted.interactive else None, stdout=2 if out.json_mode else 1)
+        result = run_attached(engine, plan, streams=streams, keep=keep, on_note=say)
+    if result.oom_killed:
+        limit = launch.memory or "the host's memory"
+        say(Note(level="warning", text=f"the kernel ended it for want of memory ({limit})"))
+    out.answer(
+        {
+            "name": name,
+            "container": result.container,
+            "kept": keep,
+            "command_exit_code": result.exit_code,
+            "oom_killed": result.oom_killed,
+        },
+        human=lambda: None,
+        status="success" if result.exit_code == 0 else "error",
+        exit_code=result.exit_code,
+    )
+
+
+def _run_wish(
+    words: tuple[str, ...],
+    *,
+    entrypoint: str | None,
+    nproc_per_node: str | None,
+    interactive: bool | None,
+    tty: bool | None,
+    detach: bool,
+    keep: bool,
+) -> RunWish:
+    """Decide what the command gets of our terminal: all of it in one, nothing outside."""
+    from gpuenv.launch import RunWish, parse_processes_per_node
+
+    out = output.current()
+    terminal = sys.stdin.isatty() and sys.stdout.isatty() and not detach and not out.json_mode
+    return RunWish(
+        command=words,
+        entrypoint=None if entrypoint is None else ((entrypoint,) if entrypoint else ()),
+        processes_per_node=None
+        if nproc_per_node is None
+        else parse_processes_per_node(nproc_per_node),
+        interactive=(terminal if interactive is None else interactive) and not detach,
+        tty=terminal if tty is None else tty,
+        detach=detach,
+        keep=keep,
+        term=os.environ.get("TERM", ""),
+    )

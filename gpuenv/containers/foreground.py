@@ -1,0 +1,205 @@
+"""A container in the foreground: its input, output, window size, signals and exit code are ours."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import shutil
+import signal
+import termios
+import threading
+import tty
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from gpuenv.errors import GpuenvError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+    from gpuenv.engine.protocol import Attachment, ContainerEngine, ExitStatus
+
+_FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
+_PATIENCE = 3
+_CHUNK = 65536
+
+_Event: TypeAlias = (
+    "tuple[Literal['signal'], str]"
+    "| tuple[Literal['exit'], ExitStatus]"
+    "| tuple[Literal['failed'], GpuenvError]"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """The descriptors a container is connected to.
+
+    Attributes:
+        stdin: ``None`` sends nothing.
+    """
+
+    stdin: int | None = 0
+    stdout: int = 1
+    stderr: int = 2
+
+
+def run_in_foreground(
+    engine: ContainerEngine, container: str, attachment: Attachment, streams: Streams
+) -> ExitStatus:
+    """Carry a started container's streams and signals until it ends; must run in the main thread.
+
+    Signals go to the container's first process, as with ``docker run``; the third Ctrl-C in a row
+    kills it. Where the reader of our output goes away, the container gets SIGPIPE.
+
+    Args:
+        attachment: Opened before the start, so that nothing of the output is missed.
+
+    Returns:
+        How it ended; its output has been written by then.
+    """
+    events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+    stop_read, stop_write = os.pipe()
+    output = threading.Thread(
+        target=_pump_output, args=(attachment, streams, events), name="output", daemon=True
+    )
+    waiter = threading.Thread(
+        target=_wait_for_exit, args=(engine, container, events), name="wait", daemon=True
+    )
+    threads = [output, waiter]
+    if streams.stdin is not None:
+        threads.append(
+            threading.Thread(
+                target=_pump_input,
+                args=(attachment, streams.stdin, stop_read),
+                name="input",
+                daemon=True,
+            )
+        )
+    try:
+        with _raw_terminal(streams, attachment), _signals_to(events):
+            for thread in threads:
+                thread.start()
+            status = _serve(engine, container, attachment, events)
+            output.join()
+    finally:
+        os.write(stop_write, b"x")
+        for thread in threads[2:]:
+            thread.join(timeout=5)
+        attachment.close()
+        os.close(stop_write)
+        os.close(stop_read)
+    return status
+
+
+def _serve(
+    engine: ContainerEngine,
+    container: str,
+    attachment: Attachment,
+    events: queue.SimpleQueue[_Event],
+) -> ExitStatus:
+    if attachment.tty:
+        _resize(attachment)
+    interrupts = 0
+    while True:
+        event = events.get()
+        if event[0] == "exit":
+            return event[1]
+        if event[0] == "failed":
+            raise event[1]
+        name = event[1]
+        if name == "SIGWINCH":
+            _resize(attachment)
+            continue
+        if name == "SIGINT":
+            interrupts += 1
+            name = "SIGKILL" if interrupts >= _PATIENCE else name
+        try:
+            engine.signal(container, name)
+        except GpuenvError:
+            continue  # it has just ended; the exit event is on its way
+
+
+def _resize(attachment: Attachment) -> None:
+    size = shutil.get_terminal_size()
+    try:
+        attachment.resize(rows=size.lines, columns=size.columns)
+    except GpuenvError:
+        return  # it has just ended
+
+
+def _wait_for_exit(
+    engine: ContainerEngine, container: str, events: queue.SimpleQueue[_Event]
+) -> None:
+    try:
+        events.put(("exit", engine.wait(container)))
+    except GpuenvError as error:
+        events.put(("failed", error))
+
+
+def _pump_output(
+    attachment: Attachment, streams: Streams, events: queue.SimpleQueue[_Event]
+) -> None:
+    reader_gone = False
+    while True:
+        try:
+            chunk = attachment.read()
+        except (OSError, ValueError):
+            return  # closed under us when the launch was interrupted
+        if chunk is None:
+            return
+        if reader_gone:
+            continue
+        target = streams.stdout if chunk.stream == "stdout" else streams.stderr
+        data = memoryview(chunk.data)
+        try:
+            while data:
+                data = data[os.write(target, data) :]
+        except OSError:
+            reader_gone = True
+            events.put(("signal", "SIGPIPE"))
+
+
+def _pump_input(attachment: Attachment, source: int, stop: int) -> None:
+    while True:
+        ready, _, _ = select.select([source, stop], [], [])
+        if stop in ready:
+            return
+        try:
+            data = os.read(source, _CHUNK)
+            if not data:
+                attachment.close_input()
+                return
+            attachment.write(data)
+        except OSError:
+            return  # the container ended and takes no more
+
+
+@contextmanager
+def _raw_terminal(streams: Streams, attachment: Attachment) -> Iterator[None]:
+    """Hand the keys to the container as they are, Ctrl-C included, and give the terminal back."""
+    if not attachment.tty or streams.stdin is None or not os.isatty(streams.stdin):
+        yield
+        return
+    before = termios.tcgetattr(streams.stdin)
+    tty.setraw(streams.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(streams.stdin, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _signals_to(events: queue.SimpleQueue[_Event]) -> Iterator[None]:
+    def note(number: int, _frame: FrameType | None) -> None:
+        events.put(("signal", signal.Signals(number).name))
+
+    numbers = [signal.Signals[name] for name in (*_FORWARDED, "SIGWINCH")]
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

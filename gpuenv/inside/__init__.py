@@ -1,0 +1,1 @@
+"""Files that run inside a container, in its own Python: sent as they are, imported by nothing."""
