@@ -1,60 +1,26 @@
 """The doctor: which probes to run where, running them, and judging what they found.
 
-``plan_doctor`` decides, ``run_doctor`` asks a place, ``judge`` turns facts into a diagnosis. The
-place is behind :class:`ProbePlace`: this machine, another Python, an image, a container.
+``plan_doctor`` decides, ``run_doctor`` asks a place (:mod:`gpuenv.probing`), ``judge`` turns facts
+into a diagnosis.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from gpuenv.checks.diagnose import diagnose
-from gpuenv.checks.facts import parse_probe_run
 from gpuenv.checks.model import Diagnosis, Facts, Level, ProbeRun
-from gpuenv.checks.probes import ProbeSpec, all_probes
-from gpuenv.errors import ProbeError
-from gpuenv.resources import package_dir
+from gpuenv.checks.probes import all_probes
+from gpuenv.probing import DoctorPlan, LocalPlace, ProbePlace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
+    from gpuenv.checks.probes import ProbeSpec
     from gpuenv.matrix.model import Matrix
+    from gpuenv.probing import OnProbe
 
-OnProbe: TypeAlias = "Callable[[str, ProbeRun | None], None]"
-"""Told ``(name, None)`` when a probe begins and ``(name, run)`` when it has answered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorPlan:
-    """What the doctor is going to do.
-
-    Attributes:
-        budget_s: For all probes together; what has not answered by then is a timeout.
-        options: Handed to the probes: ``{"root": "/", "level": 1, ...}``.
-    """
-
-    level: Level
-    probes: tuple[ProbeSpec, ...]
-    budget_s: float
-    options: Mapping[str, Any]
-    asked: Mapping[str, Any]
-
-
-class ProbePlace(Protocol):
-    """Somewhere probes can run."""
-
-    def where(self) -> Mapping[str, Any]:
-        """Say what this place is: ``{"kind": "image", "target": "repo:tag"}``."""
-        ...
-
-    def run(self, plan: DoctorPlan) -> Iterator[tuple[str, ProbeRun | None]]:
-        """Run the plan's probes; yield each one's begin (``None``) and its answer."""
-        ...
-
+__all__ = ["DoctorPlan", "LocalPlace", "ProbePlace", "judge", "plan_doctor", "run_doctor"]
 
 BUDGET_S = {Level.STATIC: 30.0, Level.QUICK: 120.0, Level.STANDARD: 600.0, Level.DEEP: 1800.0}
 
@@ -81,112 +47,6 @@ def plan_doctor(
         options={"root": sysroot, "level": int(level)},
         asked=asked,
     )
-
-
-def probe_sources() -> dict[str, str]:
-    """Return the text of every probe file by module name; what is sent into a place."""
-    folder = package_dir() / "probes"
-    return {
-        path.stem: path.read_text(encoding="utf-8")
-        for path in sorted(folder.glob("*.py"))
-        if path.stem != "__init__"
-    }
-
-
-def render_request(
-    plan: DoctorPlan,
-    sources: Mapping[str, str],
-    *,
-    where: Mapping[str, Any],
-    python: str | None = None,
-) -> tuple[str, bytes]:
-    """Return what starts the probes in a place: the text for ``python -c`` and its standard input.
-
-    Args:
-        plan: Which probes, and their limits.
-        sources: From :func:`probe_sources`.
-        where: Told back in the stream's first line.
-        python: The interpreter whose environment is looked at, when it is not the one that runs.
-    """
-    modules = {spec.module for spec in plan.probes}
-    request = {
-        "entry": "_runner",
-        "sources": {name: sources[name] for name in ("_runner", "_loader", "_child", "_common")},
-        "probe_sources": {
-            name: text
-            for name, text in sources.items()
-            if name in modules or (name.startswith("_") and name != "_runner")
-        },
-        "specs": [
-            {
-                "name": spec.name,
-                "module": spec.module,
-                "timeout_s": spec.timeout_s,
-                "memory_mib": spec.memory_mib,
-                "environment": spec.environment,
-                "alone": spec.alone,
-            }
-            for spec in plan.probes
-        ],
-        "options": dict(plan.options),
-        "budget_s": plan.budget_s,
-        "where": dict(where),
-        "asked": dict(plan.asked),
-        "python": python,
-    }
-    return sources["_loader"], json.dumps(request).encode()
-
-
-def read_events(lines: Iterable[str]) -> Iterator[tuple[str, ProbeRun | None]]:
-    """Turn the lines of a place's answer into begin and end of each probe.
-
-    Lines that are no JSON objects are not ours (a login banner) and are passed over.
-    """
-    for line in lines:
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if not isinstance(entry, dict):
-            continue
-        if "begin" in entry:
-            yield str(entry["begin"]), None
-        elif "probe" in entry:
-            yield str(entry["probe"]), parse_probe_run(entry)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalPlace:
-    """This machine; with ``python`` the environment of another interpreter on it."""
-
-    python: str | None = None
-
-    def where(self) -> Mapping[str, Any]:
-        """Say that it is this machine, or which interpreter."""
-        if self.python is None:
-            return {"kind": "host", "target": ""}
-        return {"kind": "python", "target": self.python}
-
-    def run(self, plan: DoctorPlan) -> Iterator[tuple[str, ProbeRun | None]]:
-        """Run the probes in child processes of a child process."""
-        from gpuenv.process import ProgramFailedError, ProgramTimeoutError, stream_program
-
-        code, request = render_request(
-            plan, probe_sources(), where=self.where(), python=self.python
-        )
-        arguments = [sys.executable, "-I", "-S", "-c", code]
-        try:
-            yield from read_events(
-                stream_program(arguments, timeout_s=plan.budget_s + _GRACE_S, stdin=request)
-            )
-        except (ProgramFailedError, ProgramTimeoutError) as exc:
-            raise ProbeError(
-                "the probes did not come to their end",
-                why=str(exc) + (f": {exc.stderr[-2000:]}" if hasattr(exc, "stderr") else ""),
-            ) from exc
-
-
-_GRACE_S = 10.0
 
 
 def _is_read(spec: ProbeSpec, skip: tuple[str, ...]) -> bool:

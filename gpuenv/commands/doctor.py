@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +14,10 @@ from gpuenv import output
 from gpuenv.commands import command, group
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from gpuenv.checks.model import Facts, Level
-    from gpuenv.doctor import DoctorPlan
+    from gpuenv.doctor import DoctorPlan, ProbePlace
     from gpuenv.report.redact import Redactor
     from gpuenv.report.report import Report
 
@@ -57,6 +59,39 @@ PythonOption = Annotated[
     str | None,
     typer.Option(
         metavar="PATH", help="Look at the environment of this Python.", rich_help_panel=_WHERE
+    ),
+]
+ImageOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="REF",
+        help="Look inside this image: a container is started and removed.",
+        rich_help_panel=_WHERE,
+    ),
+]
+ContainerOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Look inside this running container.", rich_help_panel=_WHERE
+    ),
+]
+EmitOption = Annotated[
+    bool,
+    typer.Option(
+        "--emit-probe",
+        help="Print the probes as one Python file, to be piped into any place; "
+        "--from judges what it answers.",
+        rich_help_panel=_WHERE,
+    ),
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        envvar="GPUENV_ENGINE",
+        metavar="ADDRESS",
+        help="The engine for --image and --container: unix:///..., ssh://host.",
+        rich_help_panel=_WHERE,
     ),
 ]
 FromOption = Annotated[
@@ -132,7 +167,11 @@ def doctor(  # noqa: PLR0917 - typer calls it by keyword
     ctx: typer.Context,
     level: LevelOption = None,
     python: PythonOption = None,
+    image: ImageOption = None,
+    container: ContainerOption = None,
+    engine: EngineOption = None,
     from_file: FromOption = None,
+    emit_probe: EmitOption = False,
     require: RequireOption = None,
     skip: SkipOption = None,
     strict: StrictOption = False,
@@ -161,7 +200,9 @@ def doctor(  # noqa: PLR0917 - typer calls it by keyword
 
     out = output.current()
     out.json_mode = out.json_mode or format is Format.JSON
-    _only_one_place({"--python": python, "--from": from_file})
+    _only_one_place(
+        {"--python": python, "--image": image, "--container": container, "--from": from_file}
+    )
     asked = _Asked(
         level=None if level is None else Level[level.name],
         require=split_words(require or ()),
@@ -172,7 +213,14 @@ def doctor(  # noqa: PLR0917 - typer calls it by keyword
     )
     require_known_words(asked.require, CHECKS)
     require_known_ids(asked.skip, CHECKS)
-    facts = _read(from_file, asked) if from_file is not None else _probe(asked, python=python)
+    if emit_probe:
+        _emit(asked)
+        return
+    if from_file is not None:
+        facts = _read(from_file, asked)
+    else:
+        with _place(python=python, image=image, container=container, engine=engine) as place:
+            facts = _probe(asked, place)
     report = _judge(facts, redactor=None if no_redact else _redactor(), strict=strict)
     _write_files(report, capture=capture, junit=junit, html=html)
     _show(report, format)
@@ -225,15 +273,50 @@ def _read(from_file: str, asked: _Asked) -> Facts:
     )
 
 
-def _probe(asked: _Asked, *, python: str | None) -> Facts:
+def _emit(asked: _Asked) -> None:
+    from gpuenv import __version__
+    from gpuenv.probing import probe_sources, render_bundle
+
+    out = output.current()
+    text = render_bundle(asked.plan(), probe_sources(), version=__version__)
+    out.answer({"python": text}, human=lambda: out.text(text))
+
+
+@contextmanager
+def _place(
+    *, python: str | None, image: str | None, container: str | None, engine: str | None
+) -> Iterator[ProbePlace]:
+    """Yield the place the flags name; an engine is opened only for an image or a container."""
+    from gpuenv import probing
+
+    if image is None and container is None:
+        chosen = probing.active_python(os.environ)
+        if python is not None:
+            yield probing.LocalPlace(python=probing.find_python(python))
+        else:
+            yield probing.LocalPlace(environment=chosen)
+        return
+    from gpuenv.commands.wiring import open_engine
+    from gpuenv.engine.protocol import GpuRequest
+
+    with open_engine(engine) as opened:
+        if container is not None:
+            yield probing.ContainerPlace(engine=opened, container=container)
+            return
+        can = opened.capabilities
+        gives_gpus = bool(can.cdi_devices) or "nvidia" in can.runtimes
+        yield probing.ImagePlace(
+            engine=opened, image=image or "", gpu=GpuRequest() if gives_gpus else None
+        )
+
+
+def _probe(asked: _Asked, place: ProbePlace) -> Facts:
     from gpuenv.commands.progress import ProbeProgress
     from gpuenv.doctor import run_doctor
 
     plan = asked.plan()
     with ProbeProgress(output.current(), total=len(plan.probes)) as progress:
-        from gpuenv.doctor import LocalPlace
-
-        return run_doctor(plan, LocalPlace(python=python), progress)
+        return run_doctor(plan, place, progress)
 
 
 def _redactor() -> Redactor:

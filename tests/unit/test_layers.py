@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("matrix", "index", "config", "render", "checks", "verify"),
     ("host",),
     ("engine", "report", "sourcing", "upkeep"),
-    ("containers",),
+    ("containers", "probing"),
     ("build", "launch", "jupyter", "doctor"),
     ("provision", "life"),
     ("output", "commands", "cli", "__main__"),
