@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpuenv.matrix.explain import Explanation
-    from gpuenv.matrix.table import Column
-    from gpuenv.spec import EnvironmentSpec
+    from gpuenv.matrix.model import Matrix, Row
+    from gpuenv.spec import Arch, EnvironmentSpec
 
 group = typer.Typer(
     name="matrix",
@@ -46,14 +46,14 @@ def list_(
 
     Example: gpuenv matrix list --gpu V100 --driver 550.54.15
     """
-    from gpuenv.matrix.table import list_columns, row_as_dict, select_rows
+    from gpuenv.matrix.table import row_as_dict, select_rows
 
     matrix = load_chosen_matrix(matrix_file)
     wanted = read_request(matrix, request.given())
     rows = select_rows(matrix, wanted, all_patches=all_patches)
     output.current().answer(
         {"arch": wanted.arch, "rows": [row_as_dict(matrix, row) for row in rows]},
-        human=lambda: _print_rows(list_columns(matrix, rows), f"{len(rows)} rows, {wanted.arch}"),
+        human=lambda: _print_rows(matrix, rows, wanted.arch),
     )
 
 
@@ -107,20 +107,23 @@ def tell_resolved(spec: EnvironmentSpec) -> None:
         out.warn(warning)
 
 
-def _print_rows(columns: Sequence[Column], caption: str) -> None:
+def _print_rows(matrix: Matrix, rows: Sequence[Row], arch: Arch) -> None:
     from rich.table import Table
 
-    from gpuenv.matrix.table import fit_columns
+    from gpuenv.matrix.table import fit_columns, list_columns
 
     console = output.current().console()
-    shown = fit_columns(columns, console.width)
+    shown = fit_columns(list_columns(matrix, rows), console.width)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for column in shown:
         table.add_column(column.title, no_wrap=True, overflow="fold")
-    for cells in zip(*(column.cells for column in shown), strict=True):
+    releases = [row.torch for row in rows]
+    for index, cells in enumerate(zip(*(column.cells for column in shown), strict=True)):
+        if index and releases[index] != releases[index - 1]:
+            table.add_row()
         table.add_row(*cells, style="dim" if "uncertain" in cells else "")
     console.print(table)
-    output.current().note(caption)
+    output.current().note(f"{len(rows)} rows, {arch}")
 
 
 def _print_spec(spec: EnvironmentSpec) -> None:
@@ -160,8 +163,9 @@ def spec_lines(spec: EnvironmentSpec) -> list[tuple[str, str]]:
 
 def _print_explanation(explanation: Explanation) -> None:
     from rich.table import Table
+    from rich.text import Text
 
-    from gpuenv.matrix.explain import first_reason, summarise_rows
+    from gpuenv.matrix.explain import summarise_rows, summarise_step
 
     out = output.current()
     console = out.console()
@@ -172,22 +176,22 @@ def _print_explanation(explanation: Explanation) -> None:
     table.add_column("rule", no_wrap=True)
     table.add_column("removes", justify="right", no_wrap=True)
     table.add_column("leaves", justify="right", no_wrap=True)
-    table.add_column("rows, and why the newest of them", overflow="fold")
+    table.add_column("the rows removed, and why the newest of them", overflow="fold")
     for step in explanation.steps:
         if step.removed:
-            text = f"{summarise_rows(explanation, step)}\n{first_reason(step)}"
+            text = Text(summarise_step(explanation, step))
             table.add_row(step.rule, str(len(step.removed)), str(step.left), text)
-    console.print(table, markup=False)
+    console.print()
+    console.print(table)
+    console.print()
     if out.verbosity > 0:
         _print_verdicts(explanation)
+        console.print()
     if explanation.answer is not None:
         spec = explanation.answer
-        left = len(explanation.accepted)
-        chosen = f"{spec.torch}+{spec.torch_variant}"
-        console.print(
-            f"Chosen: {chosen}" + (f", the newest of {left} rows left" if left > 1 else ""),
-            markup=False,
-        )
+        left = summarise_rows(explanation, explanation.accepted)
+        console.print(f"Left:    {left}", markup=False)
+        console.print(f"Chosen:  {spec.torch}+{spec.torch_variant}", markup=False)
     if explanation.refusal is not None:
         console.print("Nothing is left.", markup=False)
         console.print(explanation.refusal.why, markup=False)
@@ -198,17 +202,16 @@ def _print_explanation(explanation: Explanation) -> None:
 
 def _print_verdicts(explanation: Explanation) -> None:
     from rich.table import Table
+    from rich.text import Text
 
-    console = output.current().console()
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     table.add_column("row", no_wrap=True)
     table.add_column("breaks", overflow="fold")
-    wanted = explanation.wish.request.arch
     for verdict in explanation.verdicts:
-        if verdict.row.arch == wanted:
+        if "arch" not in verdict.broken:
             texts = [f"{it.rule}: {it.text}" for it in verdict.rejections]
-            table.add_row(verdict.row.label, "\n".join(texts) or "nothing")
-    console.print(table, markup=False)
+            table.add_row(verdict.row.label, Text("\n".join(texts) or "nothing"))
+    output.current().console().print(table)
 
 
 def register(app: typer.Typer) -> None:

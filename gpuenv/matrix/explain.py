@@ -11,7 +11,7 @@ from gpuenv.matrix.rules import RULES, plan_wish
 from gpuenv.spec import Availability, HostGpus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpuenv.errors import UnsupportedCombinationError
     from gpuenv.matrix.model import Matrix, Row
@@ -115,38 +115,37 @@ def _steps(verdicts: tuple[Verdict, ...]) -> Iterator[Step]:
         yield Step(rule=rule, removed=removed, left=len(left))
 
 
-def summarise_rows(explanation: Explanation, step: Step) -> str:
-    """Write the rows a step removed shortly, by variant: ``cu126 2.6.0 to 2.7.1, 2.9.0 to 2.14.1``.
+def summarise_rows(explanation: Explanation, rows: Iterable[Verdict]) -> str:
+    """Write rows of one CPU shortly, by variant: ``cu126 2.6.0-2.7.1, 2.9.0-2.14.1; cu128 2.7.0``.
 
-    A span holds every release the variant has in it.
+    A span holds every release that the variant has in it.
     """
-    if step.rule == "arch":
-        return "rows of the other CPU"
-    removed = {verdict.row for verdict in step.removed}
+    wanted = {verdict.row for verdict in rows}
     by_variant: dict[str, list[Row]] = {}
     for verdict in reversed(explanation.verdicts):
         if "arch" not in verdict.broken:
             by_variant.setdefault(verdict.row.variant, []).append(verdict.row)
     parts = []
-    for variant, rows in sorted(by_variant.items()):
-        runs = [list(run) for is_removed, run in groupby(rows, removed.__contains__) if is_removed]
+    for variant, known in sorted(by_variant.items()):
+        runs = [list(run) for inside, run in groupby(known, wanted.__contains__) if inside]
         if runs:
             parts.append(f"{variant} {', '.join(map(_span, runs))}")
     return "; ".join(parts)
 
 
-def _span(rows: list[Row]) -> str:
-    oldest, newest = rows[0].torch, rows[-1].torch
-    return str(oldest) if oldest == newest else f"{oldest} to {newest}"
-
-
-def first_reason(step: Step) -> str:
-    """Return the reason of the newest row a step removed, as a sentence."""
-    if not step.removed:
-        return ""
+def summarise_step(explanation: Explanation, step: Step) -> str:
+    """Say which rows a step removed, and why the newest of them."""
+    if step.rule == "arch":
+        others = dict.fromkeys(verdict.row.arch for verdict in step.removed)
+        return f"rows for {', '.join(others)}"
     verdict = step.removed[0]
     text = next(it.text for it in verdict.rejections if it.rule == step.rule)
-    return f"{verdict.row.label} {text}"
+    return f"{summarise_rows(explanation, step.removed)}\n{verdict.row.label} {text}"
+
+
+def _span(rows: list[Row]) -> str:
+    oldest, newest = rows[0].torch, rows[-1].torch
+    return str(oldest) if oldest == newest else f"{oldest}-{newest}"
 
 
 def _row_name(verdict: Verdict) -> str:

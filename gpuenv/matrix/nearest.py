@@ -44,7 +44,11 @@ def nearest_verdicts(
     latter kind are named only when there are no others. Rows are grouped by the rules they break;
     the best of every group comes before the second of any, so that each way out is shown.
     """
-    possible = [it for it in verdicts if not it.broken & {"arch", "confidence"}]
+    possible = [
+        verdict
+        for verdict in verdicts
+        if "arch" not in verdict.broken and verdict.row.confidence != "uncertain"
+    ]
     for allowed in (SOFT_RULES, SOFT_RULES | {"gpu", "driver", "source"}):
         rows = [verdict for verdict in possible if verdict.broken <= allowed]
         if rows:
@@ -57,9 +61,12 @@ def _ways_out(matrix: Matrix, wish: Wish, verdicts: list[Verdict]) -> list[list[
 
     Within a group one row stands for all that differ from the wish in the same way.
     """
-    groups: dict[frozenset[Rule], list[Verdict]] = {}
+    groups: dict[frozenset[str], list[Verdict]] = {}
     for verdict in verdicts:
-        groups.setdefault(verdict.broken, []).append(verdict)
+        # To go without CUDA is more than to take another one.
+        without_cuda = verdict.row.cuda is None and wish.cuda != "cpu"
+        broken: set[str] = {*verdict.broken, *(("without CUDA",) if without_cuda else ())}
+        groups.setdefault(frozenset(broken), []).append(verdict)
     minimal = [rules for rules in groups if not any(other < rules for other in groups)]
     ways: list[list[tuple[float, Verdict]]] = []
     for rules in minimal:
@@ -89,7 +96,7 @@ def _order(entry: tuple[float, Verdict]) -> tuple[object, ...]:
     )
 
 
-def _difference(verdict: Verdict, rules: frozenset[Rule]) -> tuple[object, ...]:
+def _difference(verdict: Verdict, rules: frozenset[str]) -> tuple[object, ...]:
     row = verdict.row
     values: dict[Rule, object] = {
         "torch": row.minor,
@@ -207,10 +214,14 @@ def _pairing(wish: Wish, here: list[Verdict]) -> str:
                 f"CUDA {cuda} was built for torch {of_cuda[-1].torch} to {of_cuda[0].torch}"
             )
         else:
-            known = dict.fromkeys(str(row.cuda) for row in (it.row for it in here) if row.cuda)
-            parts.append(f"no torch was built for CUDA {cuda}; there are {', '.join(known)}")
+            known = sorted({it.row.cuda for it in here if it.row.cuda is not None}, reverse=True)
+            arch = wish.request.arch
+            parts.append(
+                f"no wheel for {arch} was built for CUDA {cuda}; there are "
+                f"{', '.join(map(str, known))}"
+            )
     elif cuda == "any" and of_torch:
-        parts.append("none of them has CUDA on this CPU")
+        parts.append(f"none of them is a wheel with CUDA for {wish.request.arch}")
     return "; ".join(parts)
 
 
