@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuenv.checks import (
+    compiling,
     fabric,
     hardware,
     host_driver,
     host_gpu,
+    nccl,
+    numerics,
+    performance,
     runtime,
     system,
     toolchain,
+    torch_runtime,
     visibility,
     wheels,
 )
@@ -29,6 +34,11 @@ CHECKS: tuple[Check, ...] = (
     *fabric.CHECKS,
     *toolchain.CHECKS,
     *system.CHECKS,
+    *torch_runtime.CHECKS,
+    *numerics.CHECKS,
+    *compiling.CHECKS,
+    *nccl.CHECKS,
+    *performance.CHECKS,
 )
 
 

@@ -25,7 +25,8 @@ _SETTLED = (Status.PASS, Status.INFO, Status.WARN)
 _CUDA = (
     "torch.cuda*",
     "torch.kernel",
-    "torch.devices",
+    "torch.count",
+    "torch.code",
     "num.*",
     "nccl.allreduce*",
     "nccl.bw",
@@ -92,6 +93,13 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "ctr.uid": ("cc.compile",),
     "torch.import": _CUDA,
     "torch.kernel": ("num.*", "perf.*", "nccl.*", "p2p.*"),
+    "torch.cuda": _CUDA,
+    "torch.libs": ("torch.cudnn", "torch.nccl.which"),
+    "nccl.ifname": ("nccl.allreduce.mp", "gloo.allreduce"),
+    "nccl.dup_gpu": ("nccl.allreduce.mp",),
+    "p2p.copy": ("nccl.allreduce.*", "num.ddp", "p2p.bw", "nccl.bw"),
+    "hw.pcie.gen": ("perf.h2d", "p2p.bw", "nccl.bw"),
+    "hw.throttle": ("perf.matmul", "hw.temp"),
 }
 """A failing check, and the ids (or ``fnmatch`` patterns) of the failures it explains.
 
