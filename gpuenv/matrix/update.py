@@ -172,14 +172,14 @@ class _Planner:
             for torch in dict.fromkeys(reading.torch for reading in readings):
                 own = [reading for reading in readings if reading.torch == torch]
                 self._refresh_patch(minor, torch, own, listings)
-            for variant in dict.fromkeys(reading.variant for reading in readings):
-                own = [
-                    reading
-                    for reading in readings
-                    if reading.variant == variant and _facts(reading).variant == variant
-                ]
-                if own:
+            for variant in dict.fromkeys(_facts(reading).variant for reading in readings):
+                own = [reading for reading in readings if _facts(reading).variant == variant]
+                if variant in self.data["releases"][minor]["variants"]:
                     self._refresh_variant(minor, variant, own)
+                    continue
+                for torch in dict.fromkeys(reading.torch for reading in own):
+                    alike = [reading for reading in own if reading.torch == torch]
+                    self._add_variant(minor, torch, variant, alike)
 
     def _refresh_patch(
         self,
