@@ -263,10 +263,8 @@ def _compare_toolkit(row: Row, facts: WheelFacts) -> Iterator[Difference]:
 def _compare_listing(row: Row, release: ReleaseListing) -> Iterator[Difference]:
     if not release.pythons:
         return
-    ours = f"{row.python_min} to {row.python_max}"
-    theirs = f"{release.pythons[0]} to {release.pythons[-1]}"
-    if ours != theirs:
-        yield Difference(field="python", matrix=ours, found=theirs)
+    ours, theirs = " ".join(map(str, row.pythons)), " ".join(release.pythons)
+    yield from _compare_text("python", ours, theirs)
     # A day counts once a release: that of x86_64, whose wheels come first or with the others.
     if row.arch == "x86_64" and release.released and release.released != row.released:
         yield Difference(field="released", matrix=row.released, found=release.released)
