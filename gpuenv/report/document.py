@@ -57,6 +57,7 @@ def report_as_document(report: Report) -> dict[str, Any]:
             {**_result(report, result), "role": role.get(_key(result), "none")}
             for result in diagnosis.results
         ],
+        "elapsed_s": None if report.elapsed_s is None else round(report.elapsed_s, 4),
         "timings_s": {name: round(value, 4) for name, value in diagnosis.timings_s.items()},
         "facts": facts_as_document(report.facts),
     })  # fmt: skip

@@ -26,6 +26,7 @@ class Report:
         created: When the facts were judged, ISO 8601 in UTC; empty where that must not show.
         gpuenv_version: Of the gpuenv that judged.
         redacted: Whether private values were taken out.
+        elapsed_s: Wall time of the probing, ``None`` where nothing was probed.
     """
 
     diagnosis: Diagnosis
@@ -36,6 +37,7 @@ class Report:
     created: str = ""
     gpuenv_version: str = ""
     redacted: bool = True
+    elapsed_s: float | None = None
 
     def title_of(self, result: CheckResult) -> str:
         """Return the check's title, its id where the catalogue has none."""
@@ -56,6 +58,7 @@ def make_report(
     redactor: Redactor | None,
     strict: bool = False,
     created: str = "",
+    elapsed_s: float | None = None,
 ) -> Report:
     """Join a diagnosis with its facts, redacted unless ``redactor`` is ``None``."""
     from gpuenv import __version__
@@ -70,6 +73,7 @@ def make_report(
         created=created,
         gpuenv_version=__version__,
         redacted=redactor is not None,
+        elapsed_s=elapsed_s,
     )
     if redactor is None:
         return report

@@ -185,9 +185,8 @@ class _Layout:
         level = level_name(self.diagnosis.asked)
         if level:
             parts.append(f"level {level}")
-        seconds = sum(self.diagnosis.timings_s.values())
-        if seconds:
-            parts.append(f"{seconds:.1f} s of probing")
+        if self.report.elapsed_s is not None:
+            parts.append(f"{self.report.elapsed_s:.1f} s")
         yield from self._filled("  ", [self.symbols.dot.join(parts)], style="bright_black")
         for fact in place_facts(self.report.facts):
             yield from self._filled("  ", [fact])

@@ -67,6 +67,7 @@ def report_of(
         provides=provides or {},
         strict=strict,
         created=CREATED,
+        elapsed_s=3.25,
         gpuenv_version="1.2.3",
     )
 
