@@ -84,7 +84,7 @@ _GROUPS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("torch", "CUDA and torch", ("drv", "torch", "pip", "env", "cuda")),
     ("visibility", "Visibility and modes", ("vis", "mig", "mode", "mem", "vgpu")),
     ("hardware", "Hardware health", ("hw",)),
-    ("links", "Links and NCCL", ("topo", "p2p", "shm", "lim", "nccl")),
+    ("links", "Links and NCCL", ("topo", "p2p", "shm", "lim", "nccl", "gloo")),
     ("numerics", "Numerics and training", ("num",)),
     ("compile", "Compile toolchain", ("cc",)),
     ("performance", "Performance", ("perf",)),
