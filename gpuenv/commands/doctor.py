@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -216,12 +217,16 @@ def doctor(  # noqa: PLR0917 - typer calls it by keyword
     if emit_probe:
         _emit(asked)
         return
+    elapsed_s = None
     if from_file is not None:
         facts = _read(from_file, asked)
     else:
+        begun = time.monotonic()
         with _place(python=python, image=image, container=container, engine=engine) as place:
             facts = _probe(asked, place)
-    report = _judge(facts, redactor=None if no_redact else _redactor(), strict=strict)
+        elapsed_s = time.monotonic() - begun
+    redactor = None if no_redact else _redactor()
+    report = _judge(facts, redactor=redactor, strict=strict, elapsed_s=elapsed_s)
     _write_files(report, capture=capture, junit=junit, html=html)
     _show(report, format)
 
@@ -333,7 +338,13 @@ def _redactor() -> Redactor:
     )
 
 
-def _judge(facts: Facts, *, redactor: Redactor | None, strict: bool = False) -> Report:
+def _judge(
+    facts: Facts,
+    *,
+    redactor: Redactor | None,
+    strict: bool = False,
+    elapsed_s: float | None = None,
+) -> Report:
     from datetime import datetime, timezone
 
     from gpuenv.checks.catalogue import CHECKS
@@ -346,6 +357,7 @@ def _judge(facts: Facts, *, redactor: Redactor | None, strict: bool = False) -> 
         CHECKS,
         redactor=redactor,
         strict=strict,
+        elapsed_s=elapsed_s,
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 
