@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpuenv import __version__
 from gpuenv.resources import images_dir
 from gpuenv.spec import Delivery
+from gpuenv.validate import check_spec
 from gpuenv.versions import PythonVersion, TorchVersion
 
 if TYPE_CHECKING:
@@ -56,8 +57,13 @@ class BuildContext:
 
 
 def render_context(spec: ImageSpec, delivery: Delivery | None = None) -> BuildContext:
-    """Render a spec, with what this host lends to the build."""
+    """Render a spec, with what this host lends to the build.
+
+    Raises:
+        ConfigurationError: Something in it cannot stand in a Dockerfile.
+    """
     delivery = delivery or Delivery()
+    check_spec(spec, delivery)
     labels = render_labels(spec)
     files = [
         dataclasses.replace(file, path=f"{folder}/{file.path}")

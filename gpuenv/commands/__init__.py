@@ -130,10 +130,11 @@ def _parameters_of(flags: type[Any]) -> tuple[inspect.Parameter, ...]:
 
 
 def _areas() -> tuple[Callable[[typer.Typer], None], ...]:
-    from gpuenv.commands import build, doctor, engine, jupyter, life, matrix, run, ssh
+    from gpuenv.commands import build, doctor, engine, jupyter, life, matrix, render, run, ssh
 
     return (
         build.register,
+        render.register,
         run.register,
         jupyter.register,
         ssh.register,

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gpuenv.config import Config
     from gpuenv.index.sources import PackageSources
     from gpuenv.spec import Feature, ImageRequest
 
@@ -205,24 +208,40 @@ class SourceFlags:
     apt_mirror: AptMirrorOption = None
     offline: OfflineOption = False
 
-    def load(self) -> PackageSources:
-        """Put the flags and this host's own settings together."""
-        import os
-
+    def load(self, config: Config, environ: Mapping[str, str]) -> PackageSources:
+        """Put the flags, the settings file and this host's own settings together."""
         from gpuenv.index.host_config import SourceFlags as Flags
         from gpuenv.index.host_config import load_package_sources
 
+        def one(name: str, flag: str | None) -> str | None:
+            setting = config.text(name, flag, environ)
+            return None if setting is None else setting.text
+
+        def several(name: str, given: list[str] | None) -> tuple[str, ...]:
+            return tuple(setting.text for setting in config.texts(name, given, environ))
+
         return load_package_sources(
-            os.environ,
+            environ,
             flags=Flags(
-                index_url=self.index_url,
-                extra_index_url=tuple(self.extra_index_url or ()),
-                torch_index_url=self.torch_index_url,
-                wheelhouse=tuple(self.wheelhouse or ()),
-                ca_bundle=self.ca_bundle,
-                offline=self.offline,
+                index_url=one("index-url", self.index_url),
+                extra_index_url=several("extra-index-url", self.extra_index_url),
+                torch_index_url=one("torch-index-url", self.torch_index_url),
+                wheelhouse=several("wheelhouse", self.wheelhouse),
+                ca_bundle=one("ca-bundle", self.ca_bundle),
+                offline=config.flag("offline", environ, given=self.offline),
             ),
         )
+
+    def mirror(self, config: Config, environ: Mapping[str, str]) -> str | None:
+        """Return the apt mirror, checked.
+
+        Raises:
+            ConfigurationError: It is no address, or holds credentials.
+        """
+        from gpuenv.validate import check_mirror
+
+        setting = config.text("apt-mirror", self.apt_mirror, environ)
+        return None if setting is None else check_mirror(setting.text, origin=setting.origin)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,26 +256,29 @@ class BuildFlags:
 
 
 def read_content(
-    flags: ContentFlags, *, name: str | None = None, features: tuple[Feature, ...] = ()
+    flags: ContentFlags,
+    config: Config,
+    environ: Mapping[str, str],
+    *,
+    name: str | None = None,
+    features: tuple[Feature, ...] = (),
 ) -> ImageRequest:
-    """Turn the flags about an image's content into a request."""
-    from gpuenv.spec import ImageRequest
+    """Turn what a user wrote about an image's content into a request.
 
-    default = ImageRequest()
-    lines = [
-        line.strip()
-        for path in flags.requirements or ()
-        for line in path.read_text().splitlines()
-        if line.strip() and not line.lstrip().startswith("#")
-    ]
-    pairs = [pair.partition("=") for pair in flags.env or ()]
-    return ImageRequest(
-        name=name or default.name,
-        features=tuple(sorted(features)),
-        apt=tuple(sorted(set(flags.apt or ()))),
-        pip=tuple(sorted(set(flags.pip or ()))),
-        requirements=tuple(lines),
-        env=tuple(sorted((key, value) for key, _, value in pairs)),
-        workdir=flags.workdir or default.workdir,
+    Raises:
+        ConfigurationError: Values that cannot be taken; all of them are named, with their places.
+    """
+    from gpuenv.content import parse_content
+
+    return parse_content(
+        config,
+        environ,
+        apt=flags.apt,
+        pip=flags.pip,
+        requirements=flags.requirements,
+        env=flags.env,
+        workdir=flags.workdir,
         base=flags.base,
+        name=name,
+        features=features,
     )

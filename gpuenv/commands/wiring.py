@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv import output
@@ -11,7 +13,6 @@ from gpuenv.commands.options import host_for, load_chosen_matrix, read_request
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from gpuenv.build import BuiltImage
     from gpuenv.commands.image import BuildFlags, ContentFlags, SourceFlags
@@ -42,20 +43,25 @@ def take_order(
 ) -> tuple[ImageOrder, Workshop]:
     """Turn the flags of a command into an order and what is needed to fill it."""
     from gpuenv.commands.image import read_content
+    from gpuenv.config import load_config
     from gpuenv.index.simple import SimpleClient
     from gpuenv.provision import ImageOrder, Workshop
 
     out = output.current()
     matrix = load_chosen_matrix(matrix_file)
-    wanted = read_request(matrix, request.given())
-    package_sources = sources.load()
+    config = load_config(Path.cwd(), os.environ)
+    wanted = read_request(
+        matrix, request.given(), file_settings=config.request_settings(), file_name=config.name
+    )
+    image = read_content(content, config, os.environ, name=name, features=features)
+    package_sources = sources.load(config, os.environ)
     for warning in package_sources.warnings:
         out.warn(warning)
     order = ImageOrder(
         request=wanted,
-        image=read_content(content, name=name, features=features),
+        image=image,
         tags=tags,
-        apt_mirror=sources.apt_mirror,
+        apt_mirror=sources.mirror(config, os.environ),
         make_base=build.make_base,
         refresh=build.refresh,
         no_cache=build.no_cache,

@@ -13,10 +13,10 @@ PACKAGE = Path(__file__).parents[2] / "gpuenv"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("versions", "secret"),
-    ("spec", "state", "resources", "process", "validate"),
-    ("wheelfacts",),
+    ("spec", "state", "resources", "process"),
+    ("wheelfacts", "validate"),
     ("matrix", "index", "config", "render", "checks", "verify"),
-    ("host",),
+    ("host", "content"),
     ("engine", "report", "sourcing", "upkeep"),
     ("containers", "probing"),
     ("build", "launch", "jupyter", "doctor"),
