@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from harness import Candidate, command, interleave, machine, require, table, write_section
+from typing_extensions import Self
 
 TORCH, CUDA = "2.14.1", "13.0"
 PACKAGES = ("jupyterlab", "einops")
@@ -37,7 +38,7 @@ class PrivateEngine:
     def __init__(self, folder: Path) -> None:
         self.env = {"GPUENV_STATE_DIR": str(folder), "GPUENV_ENGINE": "private"}
 
-    def __enter__(self) -> PrivateEngine:
+    def __enter__(self) -> Self:
         command(GPUENV, "engine", "up", "--force-private", env=self.env)()
         status = self.json("engine", "status")
         self.env["DOCKER_HOST"] = str(status["address"])
@@ -144,8 +145,10 @@ def main() -> None:
         "| what | gpuenv | pip Dockerfile | ratio |",
         "| --- | --- | --- | --- |",
         f"| cold build, s | {cold:.0f} | {pip_cold:.0f} | {cold / pip_cold:.2f} |",
-        f"| one more package, s | {one_more:.1f} | {pip_one_more:.1f} "
-        f"| {one_more / cold:.2f} of the cold build |",
+        (
+            f"| one more package, s | {one_more:.1f} | {pip_one_more:.1f} "
+            f"| {one_more / cold:.2f} of the cold build |"
+        ),
         f"| image, GB | {size / 1e9:.2f} | {pip_size / 1e9:.2f} | {size / pip_size:.2f} |",
     ]
     body = (
