@@ -32,11 +32,17 @@ class Reply:
 class IndexServer:
     """Serves what a test puts into ``replies`` and keeps what it was asked."""
 
-    def __init__(self, *, login: str | None = None, certificate: Path | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        login: str | None = None,
+        certificate: Path | None = None,
+        address: str = "127.0.0.1",
+    ) -> None:
         self.replies: dict[str, Reply] = {}
         self.login = login
         self.requests: list[tuple[str, dict[str, str]]] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server = ThreadingHTTPServer((address, 0), self._handler())
         self._server.daemon_threads = True
         self._scheme = "http"
         if certificate is not None:
