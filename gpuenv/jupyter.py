@@ -59,6 +59,9 @@ _SECRET_MODE = 0o400
 _PROBE_TIMEOUT_S = 5.0
 _OK, _FORBIDDEN = 200, 403
 _NO_PROGRAM = 127
+_PAGE_CONFIG = json.dumps(
+    {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
+)
 
 Access: TypeAlias = Literal["token", "password"]
 
@@ -245,6 +248,9 @@ def _files(
     ]
     files.append(
         PutFile(path=f"{FOLDER}/settings.json", content=json.dumps(settings, indent=1).encode())
+    )
+    files.append(
+        PutFile(path=f"{FOLDER}/labconfig/page_config.json", content=_PAGE_CONFIG.encode())
     )
     files.append(secret_file(jupyter.access, jupyter.secret, uid=uid, gid=gid))
     if jupyter.certificate is not None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv.engine.errors import ContainerNotFoundError, ContainerNotRunningError
+from gpuenv.engine.usage import cpu_percent
 from gpuenv.host.gpu_inventory import GpuUse
 
 if TYPE_CHECKING:
@@ -144,10 +145,11 @@ class UsageMeter:
             except (ContainerNotFoundError, ContainerNotRunningError):
                 continue  # it ended between the list and now
             now[container] = sample
+            before = self._before.get(container)
             uses.append(
                 ContainerUse(
                     environment=environment,
-                    cpu_percent=cpu_percent(self._before.get(container), sample),
+                    cpu_percent=None if before is None else cpu_percent(before, sample),
                     memory_bytes=sample.memory_bytes,
                     memory_limit_bytes=sample.memory_limit_bytes,
                     pids=sample.pids,
@@ -169,13 +171,3 @@ class UsageMeter:
                     if pid in pids:
                         owners.setdefault(pid, environment.container.id)
         return owners
-
-
-def cpu_percent(before: UsageSample | None, now: UsageSample) -> float | None:
-    """Return the processor use between two readings; 100 is one processor."""
-    if before is None or before.cpu_ns is None or now.cpu_ns is None:
-        return None
-    elapsed_s = (now.at - before.at).total_seconds()
-    if elapsed_s <= 0:
-        return None
-    return max(0.0, (now.cpu_ns - before.cpu_ns) / 1e9 / elapsed_s * 100)

@@ -55,7 +55,11 @@ c.FileIdentityProvider.secret_file = os.path.join(HERE, _settings["secret_file"]
 c.FileIdentityProvider.secret_is_password_hash = _settings["secret_file"] == "password"
 c.GpuenvIdle.stop_after_s = _settings["idle_stop_s"]
 
-# Nothing asks the internet for news or newer versions.
+# Nothing asks the internet for news or newer versions, and nobody is asked whether it may:
+# labconfig/page_config.json below this folder turns that question off.
+os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(
+    [HERE, *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
+)
 c.LabApp.news_url = None
 c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 
