@@ -199,6 +199,7 @@ def _labels(verdicts: list[Verdict]) -> str:
 def _pairing(wish: Wish, here: list[Verdict]) -> str:
     """Say for which CUDA a torch exists and for which torch a CUDA, when the two do not meet."""
     torch, cuda = wish.request.torch, wish.cuda
+    here = [it for it in here if it.row.confidence != "uncertain"]
     of_torch = [it.row for it in here if torch is not None and "torch" not in it.broken]
     of_cuda = [it.row for it in here if "cuda" not in it.broken]
     parts = []
