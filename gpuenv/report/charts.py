@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _MAX_SERIES = 6
 _MAX_POINTS = 400
 _MAX_BARS = 24
+_SLOWEST = 7
 
 
 def figures_of(report: Report) -> tuple[Figure, ...]:
@@ -32,12 +33,9 @@ def figures_of(report: Report) -> tuple[Figure, ...]:
         found.extend(draw(chart, note=note) for chart in measured if chart is not None)
     told = (_memory(report.facts), _losses(report.facts))
     found.extend(draw(chart) for chart in told if chart is not None)
-    times = sorted(report.diagnosis.timings_s.items(), key=lambda item: -item[1])
-    slow = tuple(
-        (one_line(name), value) for name, value in times if _is_number(value) and value > 0
-    )
-    if slow:
-        found.append(draw(Bars(title="Time by probe", unit="s", bars=slow[:_MAX_BARS])))
+    times = _times(report.diagnosis.timings_s)
+    if times is not None:
+        found.append(draw(times))
     return tuple(found)
 
 
@@ -94,6 +92,18 @@ def _series(value: Any, *, log: bool) -> Iterator[tuple[str, tuple[tuple[float, 
         )
         if points:
             yield one_line(str(entry.get("name", ""))), points[:_MAX_POINTS]
+
+
+def _times(timings_s: Mapping[str, float]) -> Bars | None:
+    """Return the slowest probes and the sum of the others."""
+    times = [(one_line(name), each) for name, each in timings_s.items() if _is_number(each)]
+    times = sorted((pair for pair in times if pair[1] > 0), key=lambda pair: -pair[1])
+    if not times:
+        return None
+    rest = times[_SLOWEST:]
+    if rest:
+        times = [*times[:_SLOWEST], (f"{len(rest)} others", sum(each for _, each in rest))]
+    return Bars(title="Time by probe", unit="s", bars=tuple(times))
 
 
 def _memory(facts: Facts) -> Bars | None:

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from gpuenv.checks.model import Status
 from gpuenv.report.document import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpuenv.checks.model import Check, CheckResult, Diagnosis, Facts
 
-Change: TypeAlias = Literal["worse", "better", "changed", "only-in-a", "only-in-b"]
+Change: TypeAlias = Literal[
+    "worse", "better", "changed", "only-in-a", "only-in-b", "unseen-in-a", "unseen-in-b"
+]
+"""``unseen``: skipped there and well in the other place, so nobody knows whether it differs."""
 
 FACT_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Driver and GPUs", ("host.nvml", "host.cuda", "host.driver", "host.pci", "host.kernel-log")),
@@ -42,7 +45,8 @@ _VOLATILE = re.compile(
     r"fan\w*|replay\w*|throughput|load1|samples|losses|residue|\w*_residue|reference_losses|"
     r"gradient_error|loss_error|rate\w*|gb_s|mtime|inode)(?=$|[.\[])"
 )
-_KEYS_OF_ROWS = ("index", "ordinal", "name", "path", "device", "version", "id")
+_KEYS_OF_ROWS = ("index", "ordinal", "name", "device", "id")
+_PLACES = re.compile(r"(?:^|[._])(?:path|real|prefix|executable|file|dir|folder)(?=$|[.\[])")
 _MOST_OF_A_LIST = 64
 
 
@@ -87,13 +91,19 @@ def compare(
 ) -> Comparison:
     """Return what differs between two judged places."""
     findings = tuple(_finding_changes(first[1], second[1]))
-    changed = {change.id for change in findings}
+    changed = {change.id for change in findings if not change.change.startswith("unseen")}
     read = {
         probe for check in checks if check.id in changed for probe in (*check.needs, *check.uses)
     }
     facts = sorted(
-        _fact_changes(first[0], second[0], read),
-        key=lambda change: (not change.related, _group_number(change.probe)),
+        _each_once(_fact_changes(first[0], second[0], read)),
+        key=lambda change: (
+            not change.related,
+            _group_number(change.probe),
+            change.probe,
+            bool(_PLACES.search(change.path)),  # where things lie differs most and says least
+            change.a is None or change.b is None,
+        ),
     )
     return Comparison(findings=findings, facts=tuple(facts))
 
@@ -139,7 +149,8 @@ _RANK = {
     Status.ERROR: 3,
     Status.FAIL: 4,
 }
-_ORDER: tuple[Change, ...] = ("worse", "better", "changed", "only-in-b", "only-in-a")
+_ORDER: tuple[Change, ...] = get_args(Change)
+_WELL = (Status.PASS, Status.INFO)
 
 
 def _finding_changes(first: Diagnosis, second: Diagnosis) -> Iterator[FindingChange]:
@@ -170,6 +181,8 @@ def _change(a: CheckResult | None, b: CheckResult | None) -> Change | None:
             return None
         return "only-in-b" if a is None else "only-in-a"
     before, now = _RANK[a.status], _RANK[b.status]
+    if Status.SKIP in {a.status, b.status} and {a.status, b.status} & set(_WELL):
+        return "unseen-in-b" if b.status is Status.SKIP else "unseen-in-a"
     if before == now:
         bad = now >= _RANK[Status.WARN]
         return "changed" if bad and a.summary != b.summary else None
@@ -204,6 +217,18 @@ def _fact_changes(first: Facts, second: Facts, read: set[str]) -> Iterator[FactC
                     b=b,
                     related=probe in read,
                 )
+
+
+def _each_once(changes: Iterable[FactChange]) -> Iterator[FactChange]:
+    """Leave out what another probe of the group says in the same words, such as a version."""
+    seen: set[tuple[str, str, str, str]] = set()
+    for change in changes:
+        leaf = re.split(r"[.\]]", change.path)[-1]
+        key = (change.group, leaf, str(change.a), str(change.b))
+        if isinstance(change.a or change.b, str) and key in seen:
+            continue
+        seen.add(key)
+        yield change
 
 
 def _group_number(probe: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.report.table import Line, Piece
@@ -40,7 +41,8 @@ def render_comparison(
         verbosity: 1 shows every fact that differs, not only the first thirty.
     """
     lines: list[Line] = []
-    findings, facts = len(comparison.findings), len(comparison.facts)
+    seen = [each for each in comparison.findings if not each.change.startswith("unseen")]
+    findings, facts = len(seen), len(comparison.facts)
     lines.append(
         (
             Piece("gpuenv doctor diff: "),
@@ -53,7 +55,7 @@ def render_comparison(
         parts = [place_of(diagnosis.where), *([f"level {level}"] if level else [])]
         words = symbols.dot.join([*parts, VERDICTS[diagnosis.verdict]])
         lines.append((Piece(f"  {letter}  "), Piece(one_line(name), "bold"), Piece(f"  {words}")))
-    lines += _findings(comparison.findings, symbols)
+    lines += _findings(comparison.findings, symbols, width)
     shown = comparison.facts if verbosity > 0 else comparison.facts[:_FACTS_SHOWN]
     lines += _facts(shown, width)
     if len(shown) < facts:
@@ -64,9 +66,11 @@ def render_comparison(
     return tuple(lines)
 
 
-def _findings(findings: Sequence[FindingChange], symbols: Symbols) -> Iterator[Line]:
+def _findings(findings: Sequence[FindingChange], symbols: Symbols, width: int) -> Iterator[Line]:
     heading = ""
     for change in findings:
+        if change.change.startswith("unseen"):
+            continue
         if _HEADINGS[change.change] != heading:
             heading = _HEADINGS[change.change]
             yield ()
@@ -75,6 +79,13 @@ def _findings(findings: Sequence[FindingChange], symbols: Symbols) -> Iterator[L
         yield (Piece(f"  {change.id}{subject}", "bold"),)
         for letter, result in (("A", change.a), ("B", change.b)):
             yield (Piece(f"      {letter}  {_result(result, symbols)}"),)
+    for letter in "ab":
+        names = [change.id for change in findings if change.change == f"unseen-in-{letter}"]
+        if names:
+            words = f"Not looked at in {letter.upper()}: {', '.join(dict.fromkeys(names))}"
+            yield ()
+            for line in textwrap.wrap(words, width, subsequent_indent="  "):
+                yield (Piece(line, "bright_black"),)
 
 
 def _result(result: CheckResult | None, symbols: Symbols) -> str:

@@ -329,6 +329,24 @@ class TestDiff:
         facts = json.loads(capsys.readouterr().out)["data"]["facts"]
         assert [fact["path"] for fact in facts] == ["nccl", "limits"]
 
+    def test_check_that_ran_in_one_place_only_is_no_difference(
+        self, capture: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        there, here = capture(name="there.json"), capture(name="here.json", gpus=0)
+        assert main(["doctor", "diff", there, here]) == 0
+        text = capsys.readouterr().out
+        assert "0 findings and" in text
+        assert "Not looked at in B: t.gpu" in text
+
+    def test_what_got_better_is_told_after_what_got_worse(
+        self, capture: Callable[..., str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        bad, good = capture(name="bad.json", shm_mib=8), capture(name="good.json")
+        assert main(["doctor", "diff", bad, good, "--json"]) == 0
+        (finding,) = json.loads(capsys.readouterr().out)["data"]["findings"]
+        assert (finding["change"], finding["id"]) == ("better", "t.shm")
+        assert (finding["a"]["status"], finding["b"]["status"]) == ("fail", "pass")
+
     def test_same_place_twice_differs_in_nothing(
         self, capture: Callable[..., str], capsys: pytest.CaptureFixture[str]
     ) -> None:
