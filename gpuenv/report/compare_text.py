@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.report.table import Line, Piece
-from gpuenv.report.text import VERDICTS, level_name, one_line, place_of
+from gpuenv.report.text import level_name, one_line, place_of, verdict_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ def render_comparison(
     for letter, (name, diagnosis) in zip("AB", places, strict=True):
         level = level_name(diagnosis.asked)
         parts = [place_of(diagnosis.where), *([f"level {level}"] if level else [])]
-        words = symbols.dot.join([*parts, VERDICTS[diagnosis.verdict]])
+        words = symbols.dot.join([*parts, verdict_words(diagnosis)])
         lines.append((Piece(f"  {letter}  "), Piece(one_line(name), "bold"), Piece(f"  {words}")))
     lines += _findings(comparison.findings, symbols, width)
     shown = comparison.facts if verbosity > 0 else comparison.facts[:_FACTS_SHOWN]

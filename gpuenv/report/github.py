@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from gpuenv.checks.model import Status
 from gpuenv.report.text import (
     GROUP_TITLES,
-    VERDICTS,
     by_group,
     count_by_status,
     count_words,
@@ -25,6 +24,7 @@ from gpuenv.report.text import (
     printable,
     skip_reason,
     skip_words,
+    verdict_words,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def render_annotations(report: Report) -> str:
             level = "warning"
         lines.append(_command(level, f"gpuenv doctor: {name_of(result)}", _message(cause)))
     if not lines:
-        headline = f"{VERDICTS[report.diagnosis.verdict]}: {report.diagnosis.headline}"
+        headline = f"{verdict_words(report.diagnosis)}: {report.diagnosis.headline}"
         lines.append(_command("notice", "gpuenv doctor", headline))
     return "\n".join(lines) + "\n"
 
@@ -107,7 +107,8 @@ def _property(text: str) -> str:
 
 def _summary(report: Report) -> Iterator[str]:
     diagnosis = report.diagnosis
-    yield f"## {_VERDICT_ICONS[diagnosis.verdict]} gpuenv doctor: {VERDICTS[diagnosis.verdict]}"
+    icon = "⏸️" if diagnosis.interrupted else _VERDICT_ICONS[diagnosis.verdict]
+    yield f"## {icon} gpuenv doctor: {verdict_words(diagnosis)}"
     yield ""
     yield f"{_md(diagnosis.headline)}, {_md(place_of(diagnosis.where))}"
     if diagnosis.unmet:

@@ -12,7 +12,6 @@ from xml.etree import ElementTree as ET
 
 from gpuenv.checks.model import Status
 from gpuenv.report.text import (
-    VERDICTS,
     group_of,
     name_of,
     on_side,
@@ -20,6 +19,7 @@ from gpuenv.report.text import (
     place_of,
     printable,
     skip_reason,
+    verdict_words,
 )
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def render_junit(report: Report) -> str:
 def _properties(report: Report) -> Mapping[str, str]:
     return {
         "gpuenv_version": report.gpuenv_version,
-        "verdict": VERDICTS[report.diagnosis.verdict],
+        "verdict": verdict_words(report.diagnosis),
         "headline": one_line(report.diagnosis.headline),
         "place": place_of(report.diagnosis.where),
         "redacted": str(report.redacted).lower(),

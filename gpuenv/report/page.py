@@ -19,7 +19,6 @@ from gpuenv.report.summary import place_facts
 from gpuenv.report.table import UNICODE
 from gpuenv.report.text import (
     GROUP_TITLES,
-    VERDICTS,
     by_group,
     count_by_status,
     count_words,
@@ -30,6 +29,7 @@ from gpuenv.report.text import (
     place_of,
     printable,
     skip_reason,
+    verdict_words,
 )
 from gpuenv.resources import package_dir
 
@@ -86,7 +86,7 @@ def render_page(report: Report) -> str:
     return environment.get_template("page.html.j2").render(
         report=report,
         diagnosis=diagnosis,
-        verdict=VERDICTS[diagnosis.verdict],
+        verdict=verdict_words(diagnosis),
         headline=one_line(diagnosis.headline),
         place=place_of(diagnosis.where),
         level=level_name(diagnosis.asked),

@@ -15,7 +15,6 @@ from gpuenv.checks.model import Status
 from gpuenv.report.summary import place_facts
 from gpuenv.report.text import (
     GROUP_TITLES,
-    VERDICTS,
     by_group,
     count_by_status,
     count_words,
@@ -27,6 +26,7 @@ from gpuenv.report.text import (
     printable,
     skip_reason,
     skip_words,
+    verdict_words,
 )
 
 if TYPE_CHECKING:
@@ -172,13 +172,18 @@ class _Layout:
         yield self._verdict()
 
     def _verdict(self) -> Line:
-        words = VERDICTS[self.diagnosis.verdict]
-        interrupted = "interrupted; what is known so far: " if self.diagnosis.interrupted else ""
+        words = verdict_words(self.diagnosis)
+        interrupted = "cut short; known so far: " if self.diagnosis.interrupted else ""
         return (
             Piece("gpuenv doctor: "),
-            Piece(words, _VERDICT_STYLES[self.diagnosis.verdict]),
+            Piece(words, self._verdict_style()),
             Piece(f" {self.symbols.dash} {interrupted}{one_line(self.diagnosis.headline)}"),
         )
+
+    def _verdict_style(self) -> str:
+        if self.diagnosis.interrupted and self.diagnosis.verdict != "fail":
+            return "bold yellow"
+        return _VERDICT_STYLES[self.diagnosis.verdict]
 
     def _head(self) -> Iterator[Line]:
         parts = [place_of(self.diagnosis.where)]

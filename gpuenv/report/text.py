@@ -10,7 +10,7 @@ from gpuenv.checks.model import Level, Status
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpuenv.checks.model import CheckResult, Side, Verdict
+    from gpuenv.checks.model import CheckResult, Diagnosis, Side, Verdict
 
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # terminal control
@@ -45,6 +45,14 @@ VERDICTS: dict[Verdict, str] = {
     "undiagnosed": "NOT DIAGNOSED",
     "nothing-to-diagnose": "NOTHING TO DIAGNOSE",
 }
+
+
+def verdict_words(diagnosis: Diagnosis) -> str:
+    """Return the verdict in words; a doctor that was interrupted passes nothing."""
+    if diagnosis.interrupted and diagnosis.verdict != "fail":
+        return "INTERRUPTED"
+    return VERDICTS[diagnosis.verdict]
+
 
 _STATUS_WORDS: dict[Status, tuple[str, str]] = {
     Status.PASS: ("passed", "passed"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -97,6 +98,13 @@ class TestTable:
         text = table(report)
         assert "required but not confirmed: gpu" in text
         assert "– host.gpu.pci: no NVIDIA GPU here" in text  # noqa: RUF001 - the mark of a skip
+
+    def test_interrupted_report_does_not_say_pass(self) -> None:
+        diagnosis = replace(samples.healthy().diagnosis, interrupted=True, exit_code=130)
+        report = samples.report_of(diagnosis)
+        assert table(report).startswith("gpuenv doctor: INTERRUPTED — cut short; known so far: ")
+        for name, text in all_formats(report).items():
+            assert name == "json" or "PASS" not in text
 
     def test_quiet_shows_verdict_and_causes_only(self) -> None:
         text = table(samples.faulty(), verbosity=-1)
