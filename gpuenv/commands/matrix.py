@@ -13,6 +13,7 @@ from gpuenv.commands.options import (
     RequestFlags,
     host_for,
     load_chosen_matrix,
+    read_project_request,
     read_request,
 )
 
@@ -41,15 +42,15 @@ def list_(
 ) -> None:
     """List the rows of the compatibility matrix, newest first.
 
-    The flags filter: only rows that fulfil all of them are shown. A narrow terminal shows fewer
-    columns; --json has all of them.
+    The flags filter: only rows that fulfil all of them are shown, whatever gpuenv.toml says. A
+    narrow terminal shows fewer columns; --json has all of them.
 
     Example: gpuenv matrix list --gpu V100 --driver 550.54.15
     """
     from gpuenv.matrix.table import row_as_dict, select_rows
 
     matrix = load_chosen_matrix(matrix_file)
-    wanted = read_request(matrix, request.given())
+    wanted = read_request(matrix, request.given(), environ={})
     rows = select_rows(matrix, wanted, all_patches=all_patches)
     output.current().answer(
         {"arch": wanted.arch, "rows": [row_as_dict(matrix, row) for row in rows]},
@@ -64,15 +65,16 @@ def resolve(
 ) -> None:
     """Choose the newest PyTorch and CUDA that fulfil a request.
 
-    Nothing is asked of any network. What cannot be had is refused with the rule that refuses it and
-    the nearest rows (exit code 3).
+    Flags stand above GPUENV_* variables and those above gpuenv.toml. Nothing is asked of any
+    network. What cannot be had is refused with the rule that refuses it and the nearest rows (exit
+    code 3).
 
     Example: gpuenv matrix resolve --torch 2.9 --cuda 12.8
     """
     from gpuenv.matrix.resolve import resolve as resolve_request
 
     matrix = load_chosen_matrix(matrix_file)
-    wanted = read_request(matrix, request.given())
+    wanted = read_project_request(matrix, request.given())
     spec = resolve_request(matrix, wanted, host=host_for(wanted))
     tell_resolved(spec)
     output.current().answer(spec.as_dict(), human=lambda: _print_spec(spec))
@@ -93,7 +95,7 @@ def explain(
     from gpuenv.matrix.explain import explain as explain_request
 
     matrix = load_chosen_matrix(matrix_file)
-    wanted = read_request(matrix, request.given())
+    wanted = read_project_request(matrix, request.given())
     explanation = explain_request(matrix, wanted, host=host_for(wanted))
     output.current().answer(explanation.as_dict(), human=lambda: _print_explanation(explanation))
 

@@ -209,6 +209,7 @@ def read_request(
     *,
     file_settings: Mapping[str, Any] | None = None,
     file_name: str = "gpuenv.toml",
+    environ: Mapping[str, str] | None = None,
 ) -> MatrixRequest:
     """Turn the request flags of a command into a request.
 
@@ -218,6 +219,7 @@ def read_request(
             ``python``, ``gpu``, ``driver``, ``arch``, ``flavor``; ``None`` where not given.
         file_settings: The same keys from ``gpuenv.toml``, which flags and ``GPUENV_*`` override.
         file_name: How messages call that file.
+        environ: In place of the process's environment.
 
     Raises:
         ConfigurationError: A value cannot be right; the message says which, where it came from and
@@ -226,9 +228,24 @@ def read_request(
     from gpuenv.matrix.request import layer_settings, parse_request
 
     settings = layer_settings(
-        flags, environ=os.environ, file_settings=file_settings, file_name=file_name
+        flags,
+        environ=os.environ if environ is None else environ,
+        file_settings=file_settings,
+        file_name=file_name,
     )
     return parse_request(matrix, settings, machine=platform.machine())
+
+
+def read_project_request(
+    matrix: Matrix, flags: Mapping[str, str | Sequence[str] | None]
+) -> MatrixRequest:
+    """Turn request flags into a request, on top of what ``gpuenv.toml`` and ``GPUENV_*`` say."""
+    from gpuenv.config import load_config
+
+    config = load_config(Path.cwd(), os.environ)
+    return read_request(
+        matrix, flags, file_settings=config.request_settings(), file_name=config.name
+    )
 
 
 def host_for(request: MatrixRequest) -> HostGpus:

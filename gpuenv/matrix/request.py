@@ -46,10 +46,15 @@ _OLDEST_DRIVER_BRANCH = 100  # CUDA versions are far below it, drivers far above
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One value as it was written, and where: ``--torch``, ``GPUENV_TORCH``, ``gpuenv.toml``."""
+    """One value as it was written, and where: ``--torch``, ``GPUENV_TORCH``, ``gpuenv.toml``.
+
+    Attributes:
+        layer: A higher one overrides a lower: 0 the file, 1 the environment, 2 the flags.
+    """
 
     text: str
     origin: str
+    layer: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +105,7 @@ def _from_flags(key: str, value: str | Sequence[str] | None) -> tuple[Setting, .
     if value is None:
         return ()
     texts = (value,) if isinstance(value, str) else tuple(value)
-    return tuple(Setting(text=text, origin=f"--{key}") for text in texts)
+    return tuple(Setting(text=text, origin=f"--{key}", layer=2) for text in texts)
 
 
 def _from_environment(key: str, environ: Mapping[str, str]) -> tuple[Setting, ...]:
@@ -109,7 +114,7 @@ def _from_environment(key: str, environ: Mapping[str, str]) -> tuple[Setting, ..
     if not value:
         return ()
     texts = value.split(",") if key == "gpu" else [value]
-    return tuple(Setting(text=text.strip(), origin=name) for text in texts)
+    return tuple(Setting(text=text.strip(), origin=name, layer=1) for text in texts)
 
 
 def _from_file(key: str, value: object, file_name: str) -> tuple[Setting, ...]:
@@ -124,7 +129,7 @@ def _from_file(key: str, value: object, file_name: str) -> tuple[Setting, ...]:
                 why="a number loses digits: 3.10 would be read as 3.1",
                 fix=f'quote it: {key} = "{text}"',
             )
-        settings.append(Setting(text=text, origin=origin))
+        settings.append(Setting(text=text, origin=origin, layer=0))
     return tuple(settings)
 
 
@@ -145,6 +150,7 @@ def parse_request(
     cuda = _parse_cuda(matrix, settings.one("cuda"))
     if torch_cuda is not None:
         cuda = _agreeing(settings, torch_cuda, cuda)
+    settings, dropped = _without_what_cpu_overrides(settings, cuda)
     found = [_at(setting, find_gpu, matrix, setting.text) for setting in settings.all("gpu")]
     gpus = tuple(dict.fromkeys(found))
     arch, notes = _parse_arch(matrix, settings.one("arch"), gpus, machine)
@@ -158,7 +164,7 @@ def parse_request(
         driver=_parse_driver(settings.one("driver")),
         arch=arch,
         flavor=_parse_flavor(settings.one("flavor")),
-        notes=notes,
+        notes=(*dropped, *notes),
     )
 
 
@@ -228,20 +234,43 @@ def _parse_cuda(matrix: Matrix, setting: Setting | None) -> CudaWish | None:
 
 def _agreeing(settings: RequestSettings, named: CudaWish, cuda: CudaWish | None) -> CudaWish:
     """Return the CUDA that ``2.9.1+cu128`` names, if ``--cuda`` does not say otherwise."""
-    same = cuda is None or cuda == named
+    torch, other = settings.one("torch"), settings.one("cuda")
+    if torch is None or other is None or cuda is None or cuda == "auto":
+        return named
     if isinstance(cuda, CudaVersion) and isinstance(named, CudaVersion):
-        same = cuda.is_prefix_of(named) or named.is_prefix_of(cuda)
-    if not same and cuda != "auto":
-        torch, other = settings.one("torch"), settings.one("cuda")
-        raise ConfigurationError(
-            f"{torch.origin if torch else ''} {torch.text if torch else ''} and "
-            f"{other.origin if other else ''} {other.text if other else ''} name different CUDAs",
-            why=f"the part behind + names {named}",
-            fix="give the CUDA once",
-        )
-    if isinstance(cuda, CudaVersion) and isinstance(named, CudaVersion):
-        return max(cuda, named, key=lambda it: len(it.parts))
-    return named
+        if cuda.is_prefix_of(named) or named.is_prefix_of(cuda):
+            return max(cuda, named, key=lambda it: len(it.parts))
+    elif cuda == named:
+        return named
+    if torch.layer != other.layer:
+        return named if torch.layer > other.layer else cuda
+    raise ConfigurationError(
+        f"{torch.origin} {torch.text} and {other.origin} {other.text} name different CUDAs",
+        why=f"the part behind + names {named}",
+        fix="give the CUDA once",
+    )
+
+
+def _without_what_cpu_overrides(
+    settings: RequestSettings, cuda: CudaWish | None
+) -> tuple[RequestSettings, tuple[str, ...]]:
+    """Drop the GPUs of a project when a flag asks for the same without CUDA.
+
+    What is asked for in the same place as ``cpu`` stays, and contradicts it.
+    """
+    by = settings.one("cuda") or settings.one("torch")
+    if cuda != "cpu" or by is None:
+        return settings, ()
+    dropped = {
+        key: values[-1].origin
+        for key in ("gpu", "driver", "cudnn", "nccl")
+        if (values := settings.all(key)) and values[-1].layer < by.layer
+    }
+    if not dropped:
+        return settings, ()
+    kept = {key: values for key, values in settings.values.items() if key not in dropped}
+    note = f"{by.origin} {by.text} leaves out {', '.join(dropped.values())}"
+    return RequestSettings(values=kept), (note,)
 
 
 def _parse_python(setting: Setting | None) -> PythonVersion | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from gpuenv.errors import UnsupportedCombinationError
 from gpuenv.matrix.bases import devel_wheels
 from gpuenv.matrix.nearest import nearest_verdicts, refusal_reason
-from gpuenv.matrix.rules import judge, plan_wish
+from gpuenv.matrix.rules import asks_host, judge, plan_wish
 from gpuenv.spec import Availability, EnvironmentSpec, HostGpus
 from gpuenv.versions import CudaVersion, CudnnVersion, NcclVersion
 
@@ -151,6 +151,9 @@ def refusal(
             else (f"the nearest row is {names[0]}")
         )
         fix = f"{fix}; {closest}" if fix else closest
+    if asks_host(wish.request) and wish.gpus:
+        way_out = "--gpu names the GPUs that matter, --cuda cpu does without them"
+        fix = f"{fix}; {way_out}" if fix else way_out
     return UnsupportedCombinationError(
         f"no PyTorch wheel fits {wish.in_words()}",
         why=reason.why,

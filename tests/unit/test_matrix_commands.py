@@ -99,7 +99,7 @@ def test_what_is_unknown_is_refused_and_never_guessed(
 
 
 def test_the_order_of_flags_does_not_matter(capsys: pytest.CaptureFixture[str]) -> None:
-    groups = [["--torch", "2.10"], ["--gpu", "V100"], ["--gpu", "RTX 5090"], ["--python", "3.11"]]
+    groups = [["--torch", "2.10"], ["--gpu", "V100", "--gpu", "RTX 5090"], ["--python", "3.11"]]
     answers = [
         run_json(capsys, "matrix", "resolve", *itertools.chain(*order))["data"]
         for order in itertools.permutations(groups)
@@ -154,6 +154,29 @@ def test_variables_set_the_request(
     assert run_json(capsys, "matrix", "resolve")["data"]["torch_variant"] == "cu126"
     flags = ["--cuda", "13.0"]
     assert run_json(capsys, "matrix", "resolve", *flags)["data"]["torch_variant"] == "cu130"
+
+
+def test_the_project_s_file_sets_the_request_and_filters_no_list(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "gpuenv.toml").write_text('torch = "2.9"\ngpu = ["V100", "H100"]\n')
+    monkeypatch.chdir(tmp_path)
+    data = run_json(capsys, "matrix", "resolve")["data"]
+    assert (data["torch"], data["torch_variant"]) == ("2.9.1", "cu128")
+    data = run_json(capsys, "matrix", "explain", "--torch", "2.14")["data"]
+    assert data["answer"]["torch_variant"] == "cu126"
+    assert len(run_json(capsys, "matrix", "list")["data"]["rows"]) > 60
+
+
+def test_a_host_that_no_row_serves_is_told_how_to_go_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = (find_gpu(MATRIX, "K80"), find_gpu(MATRIX, "RTX 5090"))
+    host = HostGpus(driver_release=DriverRelease.parse("580.65.06"), gpus=gpus, found_via="NVML")
+    monkeypatch.setattr(nvml, "probe_host_gpus", lambda: host)
+    answer = run_json(capsys, "matrix", "resolve")
+    assert answer["exit_code"] == 3
+    assert "--cuda cpu does without them" in answer["errors"][0]["fix"]
 
 
 def test_explain_accounts_for_every_row(capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,3 +144,20 @@ def test_a_gpu_given_twice_counts_once() -> None:
 
 def test_a_driver_branch_is_a_driver() -> None:
     assert parse(driver="580").driver == DriverRelease.parse("580")
+
+
+def test_a_higher_layer_decides_for_the_cuda_that_a_torch_names() -> None:
+    request = parse(environ={"GPUENV_CUDA": "12.6"}, torch="2.9.1+cu128")
+    assert request.cuda == CudaVersion.parse("12.8")
+    request = parse(environ={"GPUENV_TORCH": "2.9.1+cu128"}, cuda="12.6")
+    assert (request.torch, request.cuda) == (
+        TorchVersion.parse("2.9.1"),
+        CudaVersion.parse("12.6"),
+    )
+
+
+def test_cpu_by_flag_does_without_the_project_s_gpus_and_says_so() -> None:
+    request = parse(file_settings={"gpu": ["H100"], "nccl": "2.27"}, cuda="cpu")
+    assert (request.cuda, request.gpus, request.nccl) == ("cpu", (), None)
+    assert request.notes == ("--cuda cpu leaves out gpuenv.toml: gpu, gpuenv.toml: nccl",)
+    assert parse(cuda="cpu", gpu=["H100"]).gpus != ()
