@@ -71,6 +71,6 @@ read from the error: a compiler (cc.gcc), Python.h (cc.pyh), libcuda.so for the 
 (cc.libcuda), a ptxas that knows the GPU (cc.ptxas), a folder from which code may be mapped
 (cc.tmp), a user with a name (ctr.uid).
 
-A first compile on a cold machine takes half a minute on the CPU; the limit is two and a half.""",
+A first compile on a cold machine takes half a minute on the CPU; the limit is four.""",
     ),
 )

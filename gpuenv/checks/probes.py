@@ -108,7 +108,7 @@ TORCH_PROBES = (
         "memory",
         level=Level.STANDARD,
     ),
-    *_torch("torch_compile", "compile", level=Level.STANDARD),
+    *_torch("torch_compile", "compile", level=Level.STANDARD, timeout_s=240.0),
     *_torch("torch_collective", "collective", level=Level.STANDARD, timeout_s=480.0),
     *_torch(
         "torch_performance",
