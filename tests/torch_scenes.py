@@ -30,6 +30,19 @@ def cpu() -> Facts:
     return parse_facts(path.read_text(), origin=path.name)
 
 
+def cuda_wheel_without_a_gpu() -> Facts:
+    """Return the recorded facts of a CUDA wheel where there is no driver."""
+    path = TESTS / "data" / "doctor" / "torch-cu130-no-gpu.json"
+    return parse_facts(path.read_text(), origin=path.name)
+
+
+def failing_cuinit() -> list[dict[str, Any]]:
+    """Return what the real torch 2.14.1+cu130 said to each code of ``cuInit``, recorded."""
+    path = TESTS / "data" / "doctor" / "torch-cuinit.json"
+    recorded: list[dict[str, Any]] = json.loads(path.read_text())
+    return recorded
+
+
 def _load(gen: int = 5, lanes: int = 16) -> dict[str, Any]:
     return {
         "samples": 20,

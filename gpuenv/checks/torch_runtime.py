@@ -125,7 +125,7 @@ def check_cuda(facts: Facts) -> Results:
         evidence=_evidence(found),
         fixes=reading.fixes,
         alternatives=reading.alternatives,
-        suspects=(*reading.suspects, "drv.cuinit"),
+        suspects=(*reading.suspects, *(("drv.cuda",) if hidden else ()), "drv.cuinit"),
         confidence=reading.confidence,
     )
 

@@ -10,7 +10,14 @@ import pytest
 from gpuenv.checks import compiling, nccl, numerics, performance, torch_runtime
 from gpuenv.checks.diagnose import run_checks
 from gpuenv.checks.model import Check, CheckResult, Facts, Status
-from tests.torch_scenes import H100, changed, cpu, gpus
+from tests.torch_scenes import (
+    H100,
+    changed,
+    cpu,
+    cuda_wheel_without_a_gpu,
+    failing_cuinit,
+    gpus,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -1060,7 +1067,11 @@ def test_what_is_normal_raises_no_alarm(case: Case) -> None:
     assert case.says in results[0].summary
 
 
-@pytest.mark.parametrize("facts", [EIGHT, ONE, CPU], ids=["eight GPUs", "one GPU", "no GPU"])
+@pytest.mark.parametrize(
+    "facts",
+    [EIGHT, ONE, CPU, cuda_wheel_without_a_gpu()],
+    ids=["eight GPUs", "one GPU", "no GPU", "a CUDA wheel and no GPU"],
+)
 def test_a_healthy_machine_raises_no_alarm(facts: Facts) -> None:
     results = run_checks(facts, CHECKS)
     assert [(r.id, r.summary) for r in results if r.status not in QUIET] == []
@@ -1121,6 +1132,38 @@ ONE_ANSWER = {
     "num.ddp",
 }
 """Checks whose probe answers once, not device by device: there is nothing to strip."""
+
+
+SUSPECTS = {
+    3: "host.driver.module",
+    34: "env.ldpath",
+    46: "mode.compute",
+    101: "vis.cvd",
+    802: "host.fabricmanager",
+    803: "host.driver.match",
+    804: "drv.compat",
+    999: "ctk.uvm",
+}
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    failing_cuinit(),
+    ids=lambda recorded: f"{recorded['cuinit']} from a driver of CUDA {recorded['driver_cuda']}",
+)
+def test_the_real_torchs_words_never_hide_the_drivers_code(recorded: dict[str, Any]) -> None:
+    code, too_old = recorded["cuinit"], recorded["driver_cuda"] < 13000
+    facts = changed(CPU, "torch.cuda", lambda answer: answer.update(recorded["facts"]))
+    (result,) = judge(facts, "torch.cuda")
+    if code == 100:  # a driver and no GPU, here nor anywhere else: nothing is broken
+        assert result.status is Status.SKIP
+        return
+    assert result.status is Status.FAIL
+    assert f"cuInit {code}" in result.summary
+    assert ("hides the driver's own code" in result.why) is too_old
+    assert ("drv.cuda" in result.suspects) is too_old
+    if code in SUSPECTS:
+        assert SUSPECTS[code] in result.suspects
 
 
 def test_masking_is_said_aloud() -> None:
