@@ -177,6 +177,7 @@ class Redactor:
         homes: Iterable[str] = (),
     ) -> None:
         self._known: dict[str, str] = {}
+        self._alone: dict[str, str] = {}
         self._numbers: dict[str, dict[str, str]] = {}
         self._versions: set[str] = set()
         self._patterns: list[tuple[re.Pattern[str], str]] = []
@@ -199,8 +200,8 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return one text without what is private in it."""
-        if not text:
-            return text
+        if not text or text in self._alone:
+            return self._alone.get(text, text)
         text = _PRIVATE_KEY.sub(HIDDEN, text)
         text = _URL.sub(self._url, text)
         text = _AUTH_HEADER.sub(rf"\1{HIDDEN}", text)
@@ -277,9 +278,13 @@ class Redactor:
             self._learn_name(short, "<host>")
 
     def _learn_name(self, name: str, replacement: str) -> None:
-        minimum = 3  # a one-letter name would eat the text
-        if len(name) >= minimum and name.lower() not in _COMMON_ACCOUNTS and not name.isdigit():
+        if not name or name.lower() in _COMMON_ACCOUNTS:
+            return
+        minimum = 3  # a shorter one would eat the text; it goes where it stands alone
+        if len(name) >= minimum and not name.isdigit():
             self._known.setdefault(name, replacement)
+        else:
+            self._alone[name] = replacement
 
     def _learn_home(self, home: str) -> None:
         home = home.rstrip("/")

@@ -167,6 +167,17 @@ def test_common_account_names_stay_readable() -> None:
     assert redactor.text(text) == text
 
 
+def test_short_names_go_where_they_stand_alone_and_leave_words_alone() -> None:
+    facts = {"host.machine": {"hostname": "vm"}, "host.user": {"facts": {"name": "al"}}}
+    redactor = Redactor()
+    redactor.learn(facts)
+    assert redactor.apply(facts) == {
+        "host.machine": {"hostname": "<host>"},
+        "host.user": {"facts": {"name": "<user>"}},
+    }
+    assert redactor.text("vm.overcommit_memory") == "vm.overcommit_memory"
+
+
 def test_results_are_redacted_in_every_text_and_keep_their_ids() -> None:
     result = CheckResult(
         id="host.driver.match",
