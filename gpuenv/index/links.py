@@ -70,30 +70,65 @@ class Archive:
         return self.version.local
 
 
+@lru_cache(maxsize=4096)
 def normalize_name(name: str) -> str:
     """Return the one spelling of a project name that indexes use (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@lru_cache(maxsize=4096)
 def parse_archive(filename: str) -> Archive | None:
     """Read a file name, or return ``None`` for one that is neither a wheel nor a source archive.
 
-    Very old names that today's rules refuse are no archives either.
+    Very old names that today's rules refuse are no archives either. The rules are those of
+    ``packaging.utils``; its own functions are not used for wheels because a page has thousands of
+    names with few different versions and tags.
     """
-    from packaging.utils import (
-        InvalidSdistFilename,
-        InvalidWheelFilename,
-        parse_sdist_filename,
-        parse_wheel_filename,
-    )
+    if not filename.endswith(".whl"):
+        return _parse_source_archive(filename)
+    parts = filename.removesuffix(".whl").split("-")
+    build: tuple[int, str] | tuple[()] = ()
+    if len(parts) == _PARTS_WITH_BUILD:
+        number = re.match(r"[0-9]+", parts.pop(2))
+        if number is None:
+            return None
+        build = (int(number[0]), filename.split("-")[2][number.end() :])
+    if len(parts) != _PARTS or not _WHEEL_NAME.fullmatch(parts[0]):
+        return None
+    version = _parse_version(parts[1])
+    if version is None:
+        return None
+    tags = _parse_tags("-".join(parts[2:]))
+    return Archive(project=normalize_name(parts[0]), version=version, build=build, tags=tags)
+
+
+_WHEEL_NAME = re.compile(r"[\w.]+", re.ASCII)
+_PARTS = 5
+_PARTS_WITH_BUILD = 6
+
+
+@lru_cache(maxsize=4096)
+def _parse_version(text: str) -> Version | None:
+    from packaging.version import InvalidVersion, Version
 
     try:
-        if filename.endswith(".whl"):
-            name, version, build, tags = parse_wheel_filename(filename)
-            return Archive(project=name, version=version, build=build, tags=tags)
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+@lru_cache(maxsize=4096)
+def _parse_tags(text: str) -> frozenset[Tag]:
+    from packaging.tags import parse_tag
+
+    return parse_tag(text)
+
+
+def _parse_source_archive(filename: str) -> Archive | None:
+    from packaging.utils import InvalidSdistFilename, parse_sdist_filename
+
+    try:
         name, version = parse_sdist_filename(filename)
-    except (InvalidWheelFilename, InvalidSdistFilename):
+    except InvalidSdistFilename:
         return None
     return Archive(project=name, version=version, build=(), tags=frozenset())
 
@@ -130,9 +165,10 @@ def _links_of_json(body: bytes, base_url: str) -> Iterator[Link]:
 def _link_of_entry(entry: dict[str, Any], base_url: str) -> Link:
     metadata = entry.get("core-metadata", entry.get("dist-info-metadata", False))
     yanked = entry.get("yanked", False)
+    url = str(entry["url"])
     return Link(
         filename=str(entry["filename"]),
-        url=Secret(urljoin(base_url, str(entry["url"]))),
+        url=Secret(url if url.startswith("https://") else urljoin(base_url, url)),
         sha256=entry.get("hashes", {}).get("sha256"),
         size=entry.get("size"),
         requires_python=entry.get("requires-python"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import IO, TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from gpuenv.index.links import (
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from gpuenv.spec import Arch
     from gpuenv.versions import PythonVersion
 
-Elsewhere: TypeAlias = "Callable[[frozenset[str]], Mapping[str, frozenset[str]]]"
+Elsewhere: TypeAlias = "Callable[[Mapping[str, str]], frozenset[str]]"
+"""Projects and the file found of each, to the projects whose file a remote source has too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +103,14 @@ def collect_local_archives(
         sources: Where to look; constraints of the host count.
         python: The image's Python.
         arch: The image's machine.
-        elsewhere: Tells which files the remote sources have of some projects. Such archives are
-            not carried, unless their folder was named by ``--wheelhouse``.
+        elsewhere: Tells which of these files remote sources have too. They are not carried, unless
+            their folder was named by ``--wheelhouse``.
 
     Raises:
         packaging.requirements.InvalidRequirement: A requirement cannot be parsed.
     """
     chooser = _Chooser(sources, python=python, arch=arch)
-    chosen = chooser.choose(requirements, elsewhere or (lambda _: {}))
+    chosen = chooser.choose(requirements, elsewhere or (lambda _: frozenset()))
     return tuple(archive for _, archive in sorted(chosen.items()))
 
 
@@ -154,10 +157,10 @@ class _Chooser:
                 chosen.pop(name, None)
             names = dict.fromkeys(normalize_name(requirement.name) for requirement, _ in frontier)
             found = {n: a for n in names if n in extras and (a := self._newest(n)) is not None}
-            remote = elsewhere(frozenset(n for n, a in found.items() if not a.is_named))
+            remote = elsewhere({n: a.path.name for n, a in found.items() if not a.is_named})
             frontier = []
             for name, archive in found.items():
-                if not archive.is_named and archive.path.name in remote.get(name, ()):
+                if name in remote:
                     continue
                 chosen[name] = archive
                 wanted = frozenset({f"{archive.path.name}[{extra}]" for extra in extras[name]})
@@ -224,17 +227,76 @@ def _requires(path: Path) -> tuple[Requirement, ...]:
     if path.suffix != ".whl":
         return ()
     try:
-        with zipfile.ZipFile(path) as archive:
-            name = next(
-                n
-                for n in archive.namelist()
-                if n.count("/") == 1 and n.endswith(".dist-info/METADATA")
-            )
-            headers = HeaderParser().parsestr(archive.read(name).decode("utf-8", "replace"))
-    except (OSError, zipfile.BadZipFile, StopIteration):
+        headers = HeaderParser().parsestr(read_metadata(path))
+    except (OSError, zipfile.BadZipFile, KeyError):
         return ()
     found = []
     for text in headers.get_all("Requires-Dist", []):
         with suppress(InvalidRequirement):  # the installer names it
             found.append(Requirement(text))
     return tuple(found)
+
+
+def read_metadata(path: Path) -> str:
+    """Return the ``METADATA`` of a wheel.
+
+    A torch wheel has 12 000 members, and :mod:`zipfile` makes an object of each before it gives
+    one. So the directory is searched for the one entry, and only a directory of another form
+    (zip64, a comment at its end) is left to :mod:`zipfile`.
+
+    Raises:
+        zipfile.BadZipFile: It is no zip file.
+        KeyError: It has no such member.
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        text = _find_metadata(file, path.stat().st_size)
+    if text is not None:
+        return text
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.count("/") == 1 and name.encode().endswith(_METADATA):
+                return archive.read(name).decode("utf-8", "replace")
+    raise KeyError("METADATA")
+
+
+_METADATA = b".dist-info/METADATA"
+_NAME_MAX = 256
+_END = struct.Struct("<4s4H2LH")  # end of the central directory, without its comment
+_ENTRY = struct.Struct("<4s6H3L5H2L")  # an entry of it, without its name
+_LOCAL = struct.Struct("<4s5H3L2H")  # what stands before a member's bytes, without its name
+
+
+def _find_metadata(file: IO[bytes], size: int) -> str | None:
+    if size < _END.size:
+        return None
+    file.seek(size - _END.size)
+    mark, *_, length, start, comment = _END.unpack(file.read(_END.size))
+    if mark != b"PK\5\6" or comment or start + length != size - _END.size:
+        return None
+    file.seek(start)
+    directory = file.read(length)
+    found = directory.find(_METADATA)
+    while found >= 0:
+        end = found + len(_METADATA)
+        for at in range(found - 1, max(found - _NAME_MAX, _ENTRY.size) - 1, -1):
+            head = directory[at - _ENTRY.size : at]
+            # The entry's own length says where its name begins, and "/" is in it once.
+            if head[:4] == b"PK\1\2" and b"/" not in directory[at:found]:
+                entry = _ENTRY.unpack(head)
+                if entry[10] == end - at:
+                    return _read_member(file, method=entry[4], packed=entry[8], offset=entry[-1])
+        found = directory.find(_METADATA, end)
+    return None
+
+
+def _read_member(file: IO[bytes], *, method: int, packed: int, offset: int) -> str | None:
+    file.seek(offset)
+    mark, *_, name, extra = _LOCAL.unpack(file.read(_LOCAL.size))
+    if mark != b"PK\3\4" or method not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        return None
+    file.seek(name + extra, 1)
+    content = file.read(packed)
+    if method == zipfile.ZIP_DEFLATED:
+        content = zlib.decompress(content, -zlib.MAX_WBITS)
+    return content.decode("utf-8", "replace")

@@ -6,15 +6,15 @@ returns is decided by the pure :func:`~gpuenv.index.delivery.plan_delivery`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuenv.index.delivery import plan_delivery
 from gpuenv.index.local import collect_local_archives
-from gpuenv.index.parallel import Deadline
-from gpuenv.index.simple import fetch_pages
+from gpuenv.index.parallel import Deadline, run_in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpuenv.index.delivery import SourceDelivery, TorchChannel
     from gpuenv.index.simple import SimpleClient
@@ -50,8 +50,8 @@ def prepare_delivery(
         return plan_delivery(sources, torch=torch)
     deadline = Deadline(time_limit_s)
 
-    def elsewhere(projects: frozenset[str]) -> dict[str, frozenset[str]]:
-        return remote_files(client, projects, time_limit_s=deadline.left_s)
+    def elsewhere(files: Mapping[str, str]) -> frozenset[str]:
+        return offered_remotely(client, files, time_limit_s=deadline.left_s)
 
     archives = collect_local_archives(
         requirements, sources, python=python, arch=arch, elsewhere=elsewhere
@@ -59,22 +59,24 @@ def prepare_delivery(
     return plan_delivery(sources, archives=archives, torch=torch)
 
 
-def remote_files(
-    client: SimpleClient, projects: Iterable[str], *, time_limit_s: float = 20.0
-) -> dict[str, frozenset[str]]:
-    """Return the file names that remote sources offer, by project; silence counts as nothing."""
-    names = sorted(set(projects))
-    pages = fetch_pages(
-        client,
-        [(source, name) for source in client.sources.remote for name in names],
-        time_limit_s=time_limit_s,
+def offered_remotely(
+    client: SimpleClient, files: Mapping[str, str], *, time_limit_s: float = 20.0
+) -> frozenset[str]:
+    """Return the projects whose file a remote source has too; silence counts as no.
+
+    Args:
+        client: Asks them, all at once.
+        files: Project to file name.
+        time_limit_s: For all requests together.
+    """
+    questions = [
+        (source, project, filename)
+        for source in client.sources.remote
+        for project, filename in files.items()
+    ]
+    answers = run_in_parallel(
+        [partial(client.offers, *question) for question in questions], time_limit_s=time_limit_s
     )
-    return {
-        name: frozenset(
-            link.filename
-            for (_, project), page in pages.items()
-            if project == name
-            for link, _ in page.files
-        )
-        for name in names
-    }
+    return frozenset(
+        project for (_, project, _), yes in zip(questions, answers, strict=True) if yes
+    )

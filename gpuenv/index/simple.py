@@ -97,6 +97,22 @@ class SimpleClient:
             return ProjectPage(source=source, project=name, flat=True, error=error)
         return ProjectPage(source=source, project=name, files=files, flat=True)
 
+    def offers(self, source: Source, project: str, filename: str) -> bool:
+        """Say whether a remote source has one exact file; one that does not answer has not.
+
+        The page is searched and not parsed: some have many thousands of files. A file name stands
+        in quotes in JSON and between the tags of its anchor in HTML.
+        """
+        is_page = source in self.sources.find_links
+        root = source.url.reveal()
+        url = root if is_page else _below(root, f"{normalize_name(project)}/")
+        try:
+            body = self.body(self.get(url, source=source, headers={"Accept": ACCEPT}))
+        except PackageIndexError:
+            return False
+        name = filename.encode()
+        return b'"%b"' % name in body or b">%b</" % name in body
+
     def get(self, url: str, *, source: Source | None, headers: Mapping[str, str]) -> Response:
         """Send one GET and return the answer, its body not yet read.
 

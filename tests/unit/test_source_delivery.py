@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuenv.index.delivery import MOUNT_POINT, TorchChannel, plan_delivery
-from gpuenv.index.local import collect_local_archives
+from gpuenv.index.local import collect_local_archives, read_metadata
 from gpuenv.index.sources import Constraint, PackageSources, Setting, Source
-from gpuenv.render import HOST_MOUNT, delivery_digest
+from gpuenv.render import HOST_MOUNT, content_digest
 from gpuenv.secret import Secret
 from gpuenv.versions import PythonVersion
 
@@ -76,9 +76,15 @@ def links(tmp_path: Path) -> Source:
     return Source.local(folder, "local-dir", origin="PIP_FIND_LINKS")
 
 
-def chosen(sources: PackageSources, *requirements: str, **elsewhere: frozenset[str]) -> list[str]:
+def chosen(
+    sources: PackageSources, *requirements: str, elsewhere: frozenset[str] = frozenset()
+) -> list[str]:
     found = collect_local_archives(
-        requirements, sources, python=PY311, arch="x86_64", elsewhere=lambda _: elsewhere
+        requirements,
+        sources,
+        python=PY311,
+        arch="x86_64",
+        elsewhere=lambda files: elsewhere & files.keys(),
     )
     return [archive.path.name for archive in found]
 
@@ -109,19 +115,43 @@ def test_constraints_of_the_host_narrow_the_choice(links: Source) -> None:
 def test_what_a_remote_index_offers_too_stays_here_unless_the_folder_was_named(
     links: Source,
 ) -> None:
-    elsewhere = {"filelock": frozenset({"filelock-4.0-py3-none-any.whl"})}
+    elsewhere = frozenset({"filelock"})
     sources = PackageSources(index=PYPI, find_links=(links,))
-    assert chosen(sources, "filelock", **elsewhere) == []
+    assert chosen(sources, "filelock", elsewhere=elsewhere) == []
     assert links.path is not None
     named = Source.local(links.path, "local-dir", origin="--wheelhouse")
     sources = PackageSources(index=PYPI, find_links=(named,))
-    assert chosen(sources, "filelock", **elsewhere) == ["filelock-4.0-py3-none-any.whl"]
+    assert chosen(sources, "filelock", elsewhere=elsewhere) == ["filelock-4.0-py3-none-any.whl"]
 
 
 def test_what_a_remote_package_needs_is_left_to_the_remote(links: Source) -> None:
-    torch = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
     sources = PackageSources(index=PYPI, find_links=(links,))
-    assert chosen(sources, "torch", torch=frozenset({torch})) == []
+    assert chosen(sources, "torch", elsewhere=frozenset({"torch"})) == []
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("comment", [b"", b"a comment"])
+def test_metadata_is_found_in_any_form_of_a_wheel(
+    tmp_path: Path, method: int, comment: bytes
+) -> None:
+    path = tmp_path / "a-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("other-1.0.dist-info/METADATA.txt", "Name: no")
+        archive.writestr("deep/a-1.0.dist-info/METADATA", "Name: no")
+        archive.writestr("a-1.0.dist-info/METADATA", "Name: yes \u00fc")
+        archive.comment = comment
+    assert read_metadata(path) == "Name: yes \u00fc"
+
+
+def test_a_file_without_metadata_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a-1.0-py3-none-any.whl"
+    path.write_bytes(b"")
+    with pytest.raises(zipfile.BadZipFile):
+        read_metadata(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a/METADATA", "Name: no")
+    with pytest.raises(KeyError):
+        read_metadata(path)
 
 
 def test_an_index_on_disk_is_read_by_its_pages(tmp_path: Path) -> None:
@@ -215,8 +245,8 @@ def test_no_password_shows_or_enters_the_text_of_a_step() -> None:
     other = Source.remote("https://bob:0ther@pypi.example/simple", origin="PIP_INDEX_URL")
     proxy = Setting(value=Secret("http://u:pr0xy@p.example:1"), origin="https_proxy")
     delivery = plan_delivery(PackageSources(index=PYPI, proxies=(("https", proxy),)))
-    assert delivery_digest(delivery.delivery) == delivery_digest(
-        plan_delivery(PackageSources(index=other)).delivery
+    assert content_digest(delivery.delivery.files) == content_digest(
+        plan_delivery(PackageSources(index=other)).delivery.files
     )
     shown = repr(delivery) + str(delivery.summary) + str(delivery.delivery.environ)
     assert "pa55word" not in shown
@@ -231,7 +261,7 @@ def test_the_text_of_a_step_follows_what_is_offered(links: Source) -> None:
     sources = PackageSources(index=public, find_links=(links,))
     archives = collect_local_archives(["mpmath"], sources, python=PY311, arch="x86_64")
     digests = {
-        delivery_digest(plan.delivery)
+        content_digest(plan.delivery.files)
         for plan in (
             plan_delivery(sources, archives=archives),
             plan_delivery(sources),
