@@ -324,6 +324,11 @@ def _warm_up(spec: ImageSpec, delivery: Delivery) -> str:
     return f"import {', '.join(modules)}"
 
 
+def later_requirements(spec: ImageSpec) -> tuple[str, ...]:
+    """Return what is installed beside the row: JupyterLab, and what the user asked for."""
+    return tuple(line for step in _steps(spec) for line in step["requirements"])
+
+
 def _steps(spec: ImageSpec) -> tuple[dict[str, Any], ...]:
     image = spec.image
     steps: list[dict[str, Any]] = []

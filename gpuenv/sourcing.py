@@ -14,7 +14,7 @@ from gpuenv.index.prepare import prepare_delivery
 from gpuenv.index.simple import fetch_pages
 from gpuenv.index.wheels import availability_of, find_wheel, places_of, scan_wheelhouse
 from gpuenv.matrix.resolve import resolve
-from gpuenv.render import torch_requirements
+from gpuenv.render import UV_REQUIREMENT, later_requirements, torch_requirements
 from gpuenv.spec import WheelKey
 
 if TYPE_CHECKING:
@@ -108,8 +108,9 @@ def deliver(
     if answer is not None and answer.source == "pytorch" and answer.place is not None:
         channel = TorchChannel(source=answer.place, flat=answer.flat)
     planned = prepare_delivery(
-        (*_torch(spec), *spec.image.requirements, *spec.image.pip),
+        (*_torch(spec), UV_REQUIREMENT),
         client,
+        later=later_requirements(spec),
         python=spec.environment.python,
         arch=spec.environment.arch,
         torch=channel,

@@ -12,6 +12,7 @@ module               owns
 ``prepare.py``      both at once, with what the remote indexes have
 ``links.py``         pure: index pages to links, file names to what they hold
 ``simple.py``        the client of simple repositories, remote and on disk
+``session.py``       HTTP sessions with this host's certificates and no other settings
 ``failures.py``      what can go wrong with an index, told apart
 ``parallel.py``      several questions at once, with a time limit
 ``wheels.py``        which source has the wheel of a matrix row

@@ -62,6 +62,7 @@ def plan_delivery(
     sources: PackageSources,
     *,
     archives: tuple[LocalArchive, ...] = (),
+    late: tuple[LocalArchive, ...] = (),
     torch: TorchChannel | None = None,
 ) -> SourceDelivery:
     """Plan the files and variables that give these sources to the steps of a build.
@@ -72,6 +73,7 @@ def plan_delivery(
     Args:
         sources: This host's sources.
         archives: What of its local folders travels, from :func:`collect_local_archives`.
+        late: Those that only the packages on top need.
         torch: The PyTorch index the row's wheel comes from, if it does.
     """
     remote_indexes = [s for s in sources.indexes if s.path is None]
@@ -110,11 +112,12 @@ def plan_delivery(
     return SourceDelivery(
         delivery=Delivery(
             files=tuple(sorted(files, key=lambda file: file.path)),
+            late=tuple(ContextFile(path=a.path.name, source=a.path) for a in late),
             environ=tuple(environ),
             torch_index_delivered=torch is not None,
         ),
         build_args=tuple(_proxy_arguments(sources)),
-        summary=tuple(_summary(sources, settings, archives)),
+        summary=tuple(_summary(sources, settings, (*archives, *late))),
         secrets=secrets,
     )
 

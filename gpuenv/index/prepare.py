@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gpuenv.index.delivery import SourceDelivery, TorchChannel
+    from gpuenv.index.local import LocalArchive
     from gpuenv.index.simple import SimpleClient
     from gpuenv.spec import Arch
     from gpuenv.versions import PythonVersion
@@ -28,6 +29,7 @@ def prepare_delivery(
     *,
     python: PythonVersion,
     arch: Arch,
+    later: Sequence[str] = (),
     torch: TorchChannel | None = None,
     time_limit_s: float = 20.0,
 ) -> SourceDelivery:
@@ -37,11 +39,13 @@ def prepare_delivery(
     named by ``--wheelhouse``. Where an index does not answer, what lies here is copied.
 
     Args:
-        requirements: What will be installed: torch and its companions as the recipe names them,
-            then the user's own.
+        requirements: What is installed first: torch and its companions as the recipe names them,
+            and the installer.
         client: Asks the remote indexes; its sources are delivered.
         python: The image's Python.
         arch: The image's machine.
+        later: What is installed on top. What only this needs is delivered apart, so that a change
+            of it leaves the layers of torch alone.
         torch: The PyTorch index the row's wheel comes from, if it does.
         time_limit_s: For asking all remote indexes together.
     """
@@ -49,14 +53,24 @@ def prepare_delivery(
     if not sources.local:
         return plan_delivery(sources, torch=torch)
     deadline = Deadline(time_limit_s)
+    answers: dict[str, bool] = {}
 
     def elsewhere(files: Mapping[str, str]) -> frozenset[str]:
-        return offered_remotely(client, files, time_limit_s=deadline.left_s)
+        unknown = {project: name for project, name in files.items() if name not in answers}
+        offered = offered_remotely(client, unknown, time_limit_s=deadline.left_s)
+        answers.update({name: project in offered for project, name in unknown.items()})
+        return frozenset(project for project, name in files.items() if answers[name])
 
-    archives = collect_local_archives(
-        requirements, sources, python=python, arch=arch, elsewhere=elsewhere
-    )
-    return plan_delivery(sources, archives=archives, torch=torch)
+    def collect(wanted: Sequence[str]) -> tuple[LocalArchive, ...]:
+        return collect_local_archives(
+            wanted, sources, python=python, arch=arch, elsewhere=elsewhere
+        )
+
+    archives = collect(requirements)
+    late: tuple[LocalArchive, ...] = ()
+    if later:
+        late = tuple(it for it in collect((*requirements, *later)) if it not in archives)
+    return plan_delivery(sources, archives=archives, late=late, torch=torch)
 
 
 def offered_remotely(

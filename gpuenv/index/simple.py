@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import ssl
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gpuenv import __version__
 from gpuenv.index.failures import (
     IndexRefusedError,
     IndexUnreachableError,
@@ -30,10 +27,12 @@ from gpuenv.index.links import (
 )
 from gpuenv.index.local import local_links
 from gpuenv.index.parallel import run_in_parallel
+from gpuenv.index.session import new_session, tls_context
 from gpuenv.secret import redact_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from ssl import SSLContext
 
     from requests import Response, Session
 
@@ -72,10 +71,11 @@ class SimpleClient:
     def __init__(self, sources: PackageSources) -> None:
         self.sources = sources
         self._local = threading.local()
+        self._lock = threading.Lock()
+        self._context: SSLContext | None = None
         read_timeout_s = min(sources.timeout_s or _READ_TIMEOUT_S, _READ_TIMEOUT_S)
         self._timeout_s = (min(_CONNECT_TIMEOUT_S, read_timeout_s), read_timeout_s)
         self.bytes_read = 0
-        self._count_lock = threading.Lock()
 
     def project_page(self, source: Source, project: str) -> ProjectPage:
         """Return what a source has of a project; a failure is part of the answer."""
@@ -136,13 +136,14 @@ class SimpleClient:
         bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         place = redact_url(url)
         try:
-            response = self._session().get(
+            verified = not self._is_trusted(parts.hostname or "", parts.port)
+            response = self._session(verified=verified).get(
                 bare,
                 headers=dict(headers),
                 auth=(login[0], login[1].reveal()) if login else None,
                 timeout=self._timeout_s,
                 proxies=self._proxies(bare),
-                verify=self._verify(parts.hostname or "", parts.port),
+                verify=verified,
                 stream=True,
             )
         except requests.RequestException as exc:
@@ -172,7 +173,7 @@ class SimpleClient:
         except requests.RequestException as exc:
             raise explain_request_failure(exc, place, self.sources) from exc
         finally:
-            with self._count_lock:
+            with self._lock:
                 self.bytes_read += size
         return b"".join(chunks)
 
@@ -220,12 +221,19 @@ class SimpleClient:
         parsed = ((link, parse_archive(link.filename)) for link in links)
         return tuple((li, ar) for li, ar in parsed if ar is not None and ar.project == name)
 
-    # One session a thread, with this host's settings and no others.
+    # Two sessions a thread, with this host's settings and no others: one that checks certificates
+    # and one, for hosts that are trusted as they are, that does not.
 
-    def _session(self) -> Session:
-        session: Session | None = getattr(self._local, "session", None)
+    def _session(self, *, verified: bool) -> Session:
+        name = "verified" if verified else "unverified"
+        session: Session | None = getattr(self._local, name, None)
         if session is None:
-            session = self._local.session = _new_session(self.sources)
+            with self._lock:
+                if verified and self._context is None:
+                    self._context = tls_context(self.sources)
+            context = self._context if verified else None
+            session = new_session(self.sources, context)
+            setattr(self._local, name, session)
         return session
 
     def _proxies(self, url: str) -> dict[str, str]:
@@ -234,50 +242,9 @@ class SimpleClient:
         # requests' own test would change the process's environment for a moment.
         return {} if bypasses_proxy(url, no_proxy) else proxies
 
-    def _verify(self, host: str, port: int | None) -> bool | str:
+    def _is_trusted(self, host: str, port: int | None) -> bool:
         trusted = {setting.value for setting in self.sources.trusted_hosts}
-        if trusted & {"*", host, f"{host}:{port or 443}"}:
-            return False
-        if self.sources.certificate is not None:
-            return str(self.sources.certificate.value)
-        return _system_certificates() or True
-
-
-def _new_session(sources: PackageSources) -> Session:
-    import requests
-    import urllib3
-    from requests.adapters import HTTPAdapter
-
-    if sources.trusted_hosts:
-        # The user has said that these hosts need no check; a warning a request helps nobody.
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-    session = requests.Session()
-    session.trust_env = False  # proxies, netrc and certificates come from the sources
-    session.headers["User-Agent"] = f"gpuenv/{__version__}"
-    if sources.client_certificate is not None:
-        session.cert = str(sources.client_certificate.value)
-    retries = urllib3.Retry(
-        total=2,
-        connect=0,
-        read=1,
-        status=2,
-        backoff_factor=0.2,
-        status_forcelist=(502, 503, 504),
-        raise_on_status=False,
-    )
-    session.mount("https://", HTTPAdapter(max_retries=retries))
-    session.mount("http://", HTTPAdapter(max_retries=retries))
-    return session
-
-
-def _system_certificates() -> str | None:
-    """Return this host's own trust store, as pip uses it, or ``None`` to take the bundled one."""
-    paths = ssl.get_default_verify_paths()
-    if paths.cafile and Path(paths.cafile).is_file():
-        return paths.cafile
-    if paths.capath and any(Path(paths.capath).glob("*.0")):
-        return paths.capath
-    return None
+        return bool(trusted & {"*", host, f"{host}:{port or 443}"})
 
 
 def bypasses_proxy(url: str, no_proxy: str) -> bool:

@@ -37,6 +37,7 @@ class IndexServer:
         *,
         login: str | None = None,
         certificate: Path | None = None,
+        client_ca: Path | None = None,
         address: str = "127.0.0.1",
     ) -> None:
         self.replies: dict[str, Reply] = {}
@@ -48,6 +49,9 @@ class IndexServer:
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
+            if client_ca is not None:
+                context.load_verify_locations(client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
             self._scheme = "https"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))

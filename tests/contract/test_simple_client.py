@@ -21,7 +21,7 @@ from gpuenv.index.links import JSON_TYPE, Link
 from gpuenv.index.parallel import run_in_parallel
 from gpuenv.index.prepare import prepare_delivery
 from gpuenv.index.simple import SimpleClient, bypasses_proxy, fetch_pages
-from gpuenv.index.sources import PackageSources, Setting, Source
+from gpuenv.index.sources import PackageSettingsError, PackageSources, Setting, Source
 from gpuenv.index.wheel import BrokenWheelError, RangeFile, read_local_wheel, read_remote_wheel
 from gpuenv.index.wheels import ask_for_wheels
 from gpuenv.secret import Secret
@@ -144,6 +144,30 @@ def test_each_way_of_not_getting_there_has_its_name(tmp_path: Path) -> None:
         assert client_for(place, certificate=known).project_page(place, "torch").error is None
         trusted = (Setting(value=f"127.0.0.1:{secure.port}", origin="pip.conf"),)
         assert client_for(place, trusted_hosts=trusted).project_page(place, "torch").error is None
+
+
+def test_certificates_that_cannot_be_used_are_named(server: IndexServer, tmp_path: Path) -> None:
+    empty = tmp_path / "ca.pem"
+    empty.write_text("no certificate")
+    setting = Setting(value=empty, origin="PIP_CERT")
+    source = source_of(server)
+    with pytest.raises(PackageSettingsError, match=r"CA bundle .*ca\.pem.* cannot be used"):
+        client_for(source, certificate=setting).project_page(source, "torch")
+    with pytest.raises(PackageSettingsError, match=r"client certificate .*ca\.pem"):
+        client_for(source, client_certificate=setting).project_page(source, "torch")
+
+
+def test_a_client_certificate_is_shown_to_the_server(tmp_path: Path) -> None:
+    pem = tmp_path / "both.pem"
+    write_certificate(pem)
+    setting = Setting(value=pem, origin="pip.conf")
+    with IndexServer(certificate=pem, client_ca=pem) as strict:
+        strict.replies["/simple/torch/"] = Reply(body=ANCHOR)
+        source = source_of(strict)
+        known = client_for(source, certificate=setting, client_certificate=setting)
+        assert known.project_page(source, "torch").error is None
+        unknown = client_for(source, certificate=setting)
+        assert isinstance(error_of(unknown, source), IndexUnreachableError)
 
 
 def test_a_proxy_carries_requests_and_no_proxy_keeps_them_off_it(server: IndexServer) -> None:
@@ -343,10 +367,8 @@ def test_a_range_file_reads_like_a_file(server: IndexServer) -> None:
 def test_what_the_index_has_is_not_carried_into_the_build(
     server: IndexServer, tmp_path: Path
 ) -> None:
-    for name in (
-        "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl",
-        "numpy-2.0-py3-none-any.whl",
-    ):
+    torch = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+    for name in (torch, "numpy-2.0-py3-none-any.whl"):
         with zipfile.ZipFile(tmp_path / name, "w") as archive:
             project, version = name.split("-")[:2]
             archive.writestr(f"{project}-{version}.dist-info/METADATA", "Requires-Dist: numpy\n")
@@ -357,7 +379,13 @@ def test_what_the_index_has_is_not_carried_into_the_build(
     client = client_for(source_of(server), find_links=(folder,))
     planned = prepare_delivery(["torch"], client, python=KEY.python, arch=KEY.arch)
     paths = [file.path for file in planned.delivery.files if file.path.startswith("wheels/")]
-    assert paths == ["wheels/torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"]
+    assert paths == [f"wheels/{torch}"]
+    # What only the packages on top need travels apart.
+    planned = prepare_delivery(
+        ["filelock"], client, python=KEY.python, arch=KEY.arch, later=["torch"]
+    )
+    assert [file.path for file in planned.delivery.files] == ["pip.conf", "uv.toml"]
+    assert [file.path for file in planned.delivery.late] == [torch]
     server.replies["/simple/numpy/"] = Reply(status=503)
     planned = prepare_delivery(["torch"], client, python=KEY.python, arch=KEY.arch)
     assert "wheels/numpy-2.0-py3-none-any.whl" in [file.path for file in planned.delivery.files]
