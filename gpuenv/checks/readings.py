@@ -363,12 +363,6 @@ READINGS: tuple[Reading, ...] = (
         confidence="certain",
     ),
     Reading(
-        fragment="Dynamo is not supported",
-        why="this torch cannot compile under this Python",
-        fixes=(fix("image", "take a Python that this torch supports"),),
-        confidence="certain",
-    ),
-    Reading(
         fragment="Cannot find a working triton installation",
         why="Triton is missing or broken",
         suspects=("torch.swapped", "pip.conflicts"),

@@ -143,8 +143,11 @@ def train(torch: Any, place: str, dtype: Any, steps: int = 6) -> tuple[list[floa
     return losses, first
 
 
+UNSUPPORTED = ("not implemented for", "not supported", "Invalid scalar type", "does not support")
+
+
 def unsupported(error: BaseException) -> bool:
-    """Say whether torch has no kernel for this type here: older releases on the CPU."""
-    return isinstance(error, (NotImplementedError, RuntimeError)) and (
-        "not implemented for" in str(error) or "not supported" in str(error)
+    """Say whether torch has nothing for this type or operation here: older releases, on the CPU."""
+    return isinstance(error, (NotImplementedError, RuntimeError, ValueError)) and any(
+        words in str(error) for words in UNSUPPORTED
     )

@@ -958,6 +958,15 @@ MUST_NOT_FIRE = (
         says="28 s",
     ),
     Case(
+        check="cc.compile",
+        name="a torch that cannot compile under this Python",
+        probe="torch.compile",
+        change=first(
+            "results", error="RuntimeError: Python 3.11+ not yet supported for torch.compile"
+        ),
+        status=Status.SKIP,
+    ),
+    Case(
         check="p2p.copy",
         name="one GPU",
         probe="torch.p2p",
