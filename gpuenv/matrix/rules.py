@@ -359,6 +359,11 @@ def _warnings(
         yield f"{row.label} needs {floor} or newer; driver {wish.driver} was taken to be one"
     if row.confidence == "uncertain":
         yield f"{row.label} is uncertain: {row.doubt or 'nobody confirmed it'}"
+    if row.confidence == "derived":
+        yield (
+            f"{row.label} was not read in the wheel itself but derived ({', '.join(row.source)}); "
+            "what is in the image is checked after the build"
+        )
     for package, version in overrides:
         tested = row.cudnn if "cudnn" in package else row.nccl
         yield (
