@@ -23,7 +23,7 @@ _CODE = re.compile(r"(sm|compute)_([0-9]{1,2})([0-9])([af]?)", re.ASCII)
 #: Words of a marketing name that say nothing about the architecture: maker, line, form, memory.
 _NOISE = re.compile(
     r"nvidia|geforce|quadro|tesla|graphics|gpu|device|generation|edition|workstation|server|"
-    r"max|q|laptop|mobile|notebook|desktop|super|ti|d|pcie|sxm[0-9]?|nvl[0-9]*|hbm[0-9]e?|"
+    r"max|q|laptop|mobile|notebook|desktop|sff|super|ti|d|pcie|sxm[0-9]?|nvl[0-9]*|hbm[0-9]e?|"
     r"dgx|mig|[0-9]+gb|[0-9]+g\.[0-9]+gb|[0-9]+g",
     re.ASCII,
 )
@@ -50,7 +50,8 @@ def find_gpu(matrix: Matrix, text: str) -> GpuTarget:
         raise ConfigurationError(
             f"--gpu {wanted!r} fits GPUs that differ",
             why=f"it could be {_either(fitting)}",
-            fix="give the full name, or the compute capability, for example --gpu 8.9",
+            fix="give the full name, or the compute capability, for example "
+            f"--gpu {found[-1][0].compute_capability}",
         )
     raise _unknown_gpu(matrix, wanted)
 

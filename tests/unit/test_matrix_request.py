@@ -72,8 +72,8 @@ def test_a_variable_may_hold_several_gpus() -> None:
         ({"torch": "2.8rc1"}, "--torch"),
         ({"environ": {"GPUENV_TORCH": "2.8rc1"}}, "GPUENV_TORCH"),
         ({"file_settings": {"torch": "2.8rc1"}}, "gpuenv.toml: torch"),
-        ({"environ": {"GPUENV_GPU": "A1000"}}, "GPUENV_GPU"),
-        ({"file_settings": {"gpu": ["H100", "A1000"]}}, "gpuenv.toml: gpu"),
+        ({"environ": {"GPUENV_GPU": "A110"}}, "GPUENV_GPU"),
+        ({"file_settings": {"gpu": ["H100", "A110"]}}, "gpuenv.toml: gpu"),
     ],
 )
 def test_a_bad_value_is_told_with_its_place(arguments: dict[str, Any], place: str) -> None:
@@ -104,7 +104,7 @@ def test_a_number_in_the_file_is_refused_before_it_loses_digits() -> None:
         ({"arch": "riscv64"}, "give --arch x86_64 or --arch aarch64"),
         ({"flavor": "dev"}, "did you mean devel?"),
         ({"gpu": ["RTX4090"]}, "did you mean RTX 4090"),
-        ({"gpu": ["A1000"]}, "did you mean A100"),
+        ({"gpu": ["A110"]}, "did you mean A10, A10G or A100?"),
         ({"gpu": ["sm_99"]}, "did you mean 9.0"),
     ],
 )
