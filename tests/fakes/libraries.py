@@ -1,0 +1,49 @@
+"""Compile the stand-ins for the driver's libraries, with every name that NVML has."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.conftest import missing
+
+HERE = Path(__file__).parent
+
+
+def _compile(source: Path, library: Path) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        missing("a C compiler, to build the stand-ins for the driver's libraries")
+    library.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-O1", "-Wl,-soname," + library.name, "-o", library, source],
+        check=True,
+    )
+    return library
+
+
+def build_libcuda(folder: Path) -> Path:
+    """Compile ``libcuda.so.1`` into a folder, which then goes on LD_LIBRARY_PATH."""
+    return _compile(HERE / "libcuda.c", folder / "libcuda.so.1")
+
+
+def nvml_names() -> list[str]:
+    """Return every function of NVML that pynvml asks a library for."""
+    import pynvml
+
+    text = Path(pynvml.__file__).read_text(encoding="utf-8")
+    return sorted(set(re.findall(r'_nvmlGetFunctionPointer\("(nvml\w+)"\)', text)))
+
+
+def build_libnvidia_ml(folder: Path) -> Path:
+    """Compile ``libnvidia-ml.so.1`` into a folder."""
+    source = (HERE / "libnvidia_ml.c").read_text(encoding="utf-8")
+    written = set(re.findall(r"^(?:int|const char \*)\s*(nvml\w+)\(", source, re.MULTILINE))
+    others = [name for name in nvml_names() if name not in written]
+    lines = [f'int {name}(void) {{ return fake_code("{name}", 3); }}' for name in others]
+    folder.mkdir(parents=True, exist_ok=True)
+    whole = folder / "libnvidia_ml.c"
+    whole.write_text(source + "\n".join(lines) + "\n", encoding="utf-8")
+    return _compile(whole, folder / "libnvidia-ml.so.1")
