@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,7 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
         "ctk.*",
         "cdi.spec",
     ),
-    "host.driver.match": ("drv.cuinit", "host.smi.err"),
+    "host.driver.match": ("drv.cuinit", "host.smi.err", "cdi.spec"),
     "host.driver.twolibs": ("host.driver.match", "drv.cuinit", "drv.compat"),
     "host.fabricmanager": ("drv.cuinit", "hw.nvlink"),
     "host.uvm": ("drv.cuinit", "cdi.spec"),
@@ -69,7 +70,7 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "cgroup.lost": ("host.nodes", "ctk.libs", "drv.cuinit"),
     "ctr.rootless": ("host.nodes", "drv.cuinit", "ctk.libs"),
     "ctk.installed": ("ctk.runtime", "cdi.spec"),
-    "ctk.libs": ("drv.cuinit",),
+    "ctk.libs": ("drv.cuinit", "ctr.gpu"),
     "ctk.uvm": ("drv.cuinit",),
     "ctr.gpu": ("drv.cuinit", "k8s"),
     "vis.nvd": ("ctr.gpu",),
@@ -105,6 +106,9 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
 
 What only sometimes explains is a suspect of the result itself: see ``CheckResult.suspects``.
 """
+
+_SUBJECTS_SHOWN = 4
+_EVIDENCE_SHOWN = 8
 
 PROBE_CHECK = "run.probe"
 """The id under which a probe that crashed, hung or talked nonsense is reported."""
@@ -196,7 +200,7 @@ def _skip_for(
 
 def fold(results: Iterable[CheckResult]) -> tuple[Cause, ...]:
     """Put every finding below the one that explains it; what nothing explains is a cause."""
-    bad = [result for result in results if result.status in _BAD]
+    bad = _merged(result for result in results if result.status in _BAD)
     parents = {index: _parent(index, bad) for index in range(len(bad))}
     children: dict[int, list[CheckResult]] = {}
     roots: list[int] = []
@@ -210,6 +214,26 @@ def fold(results: Iterable[CheckResult]) -> tuple[Cause, ...]:
         Cause(result=bad[index], consequences=tuple(children.get(index, ()))) for index in roots
     ]
     return tuple(sorted(causes, key=_rank))
+
+
+def _merged(results: Iterable[CheckResult]) -> list[CheckResult]:
+    """Make one finding of the same words about several subjects: ``GPU 0, GPU 1 (and 6 more)``."""
+    groups: dict[tuple[str, Status, str], list[CheckResult]] = {}
+    for result in results:
+        groups.setdefault((result.id, result.status, result.summary), []).append(result)
+    merged = []
+    for same in groups.values():
+        subjects = list(dict.fromkeys(result.subject for result in same if result.subject))
+        shown = ", ".join(subjects[:_SUBJECTS_SHOWN])
+        if len(subjects) > _SUBJECTS_SHOWN:
+            shown += f" (and {len(subjects) - _SUBJECTS_SHOWN} more)"
+        evidence = dict.fromkeys(item for result in same for item in result.evidence)
+        merged.append(
+            replace(same[0], subject=shown, evidence=tuple(evidence)[:_EVIDENCE_SHOWN])
+            if len(same) > 1
+            else same[0]
+        )
+    return merged
 
 
 def _parent(index: int, bad: Sequence[CheckResult]) -> int | None:
@@ -241,9 +265,7 @@ def _parent(index: int, bad: Sequence[CheckResult]) -> int | None:
     found = suspected(Status.FAIL)
     if found is None:
         found = mapped
-    if found is None and child.status is not Status.WARN:
-        found = suspected(Status.WARN)
-    return found
+    return suspected(Status.WARN) if found is None else found
 
 
 def _root(index: int, parents: Mapping[int, int | None]) -> int:

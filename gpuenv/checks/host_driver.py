@@ -290,6 +290,9 @@ def check_uvm(facts: Facts) -> Results:
         return say.ok("loaded, and its node opens")
     if errno in ("EACCES", "EPERM"):
         return say.skip("not-applicable", f"there, but {errno} for this user: see host.nodes")
+    majors = group(probe(facts, "host.nodes"), "majors")
+    if not gpu_nodes(facts) or _stale({"/dev/nvidia-uvm": node}, majors):
+        return say.skip("not-applicable", "the nodes themselves are missing or stale: host.nodes")
     return say.fail(
         "nvidia-uvm is not loaded" if not (loaded or registered) else "no working /dev/nvidia-uvm",
         why="CUDA needs it, nvidia-smi does not: everything looks well and cuInit fails with 999",
@@ -357,6 +360,13 @@ def _closed_results(
     facts: Facts, say: Say, mine: Mapping[str, Mapping[str, object]]
 ) -> list[Results]:
     results: list[Results] = []
+    if not in_container(facts):
+        # A host whose only closed node is this one has lost the module behind it: host.uvm.
+        mine = {
+            path: node
+            for path, node in mine.items()
+            if path != "/dev/nvidia-uvm" or node.get("errno") in ("EACCES", "EPERM")
+        }
     for errno, paths in _by_errno(mine).items():
         if errno == "EACCES":
             results.append(_denied_by_mode(facts, say, paths))

@@ -39,11 +39,14 @@ from gpuenv.checks.scene import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuenv.checks.model import Facts, Fix
 
 _CORE_FIELDS = ("name", "uuid", "memory", "temperature_c")
 _SLOW_INIT_S = 5.0
-_HUGE_NOFILE = 1_000_000
+# Above what the fix below recommends.
+_HUGE_NOFILE = 1 << 21
 
 
 def check_pci(facts: Facts) -> Results:
@@ -145,21 +148,32 @@ def check_fields(facts: Facts) -> Results:
     return say.ok(f"name, UUID, memory and temperature of {len(gpus)} GPUs can be read")
 
 
+def _signs_of_loss(facts: Facts) -> Iterator[tuple[str, str]]:
+    """Yield ``(PCI address, what says that it is gone)``."""
+    alive: set[str] = set()
+    for gpu in rows(probe(facts, "host.nvml"), "gpus"):
+        slot = short_bdf(text(gpu, "bdf")) if text(gpu, "bdf") else gpu_label(gpu)
+        if any(nvml_code(gpu, field) == GPU_IS_LOST for field in gpu):
+            yield slot, f"NVML {nvml_name(GPU_IS_LOST)}"
+        elif not gpu.get("handle"):
+            alive.add(slot)
+    for gpu in pci_gpus(facts):
+        if gpu.get("lost"):
+            yield short_bdf(text(gpu, "bdf")), "its configuration space reads as ff"
+    for xid in rows(probe(facts, "host.kernel-log"), "xids"):
+        # The log leaves out the function, 0000:4b:00; a GPU that answers again was reset since.
+        slot = short_bdf(text(xid, "bdf"))
+        slot = slot if "." in slot else slot + ".0"
+        if integer(xid, "code") == 79 and slot not in alive:  # noqa: PLR2004 - off the bus
+            yield slot, "kernel log: Xid 79"
+
+
 def check_lost(facts: Facts) -> Results:
     """Find GPUs that were there and have left the bus."""
     say = Say("host.gpu.lost")
     found: dict[str, list[str]] = {}
-    for gpu in rows(probe(facts, "host.nvml"), "gpus"):
-        fields = [field for field in gpu if nvml_code(gpu, field) == GPU_IS_LOST]
-        if fields:
-            found.setdefault(gpu_label(gpu), []).append(f"NVML {nvml_name(GPU_IS_LOST)}")
-    for gpu in pci_gpus(facts):
-        if gpu.get("lost"):
-            found.setdefault(text(gpu, "bdf"), []).append("its configuration space reads as ff")
-    log = probe(facts, "host.kernel-log")
-    for xid in rows(log, "xids"):
-        if integer(xid, "code") == 79:  # noqa: PLR2004 - Xid 79, fallen off the bus
-            found.setdefault(text(xid, "bdf"), []).append("kernel log: Xid 79")
+    for slot, sign in _signs_of_loss(facts):
+        found.setdefault(slot, []).append(sign)
     if found:
         return tuple(
             result
@@ -167,7 +181,7 @@ def check_lost(facts: Facts) -> Results:
             for result in say.of(subject).fail(
                 "has fallen off the bus",
                 why="power, the slot or riser, or the GPU itself; the driver cannot bring it back",
-                evidence=[seen("seen", word) for word in dict.fromkeys(words)],
+                evidence=[seen(subject, word) for word in dict.fromkeys(words)],
                 fixes=[
                     fix("host", "drain it and switch the machine off and on, not a warm reboot"),
                     fix("host", "when it comes back lost, exchange the GPU or the riser"),

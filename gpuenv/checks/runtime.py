@@ -316,6 +316,7 @@ def check_given(facts: Facts) -> Results:
             fix("container", "ask for them", "docker run --gpus all ..."),
             fix("container", "or by CDI", "podman run --device nvidia.com/gpu=all ..."),
         ],
+        suspects=("vis.nvd",),
     )
 
 

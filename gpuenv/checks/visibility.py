@@ -138,7 +138,7 @@ def check_order(facts: Facts) -> Results:
     if len(gpus) < 2:  # noqa: PLR2004 - one GPU has no order
         return say.skip("single-gpu" if gpus else "no-gpu", "one GPU has no order")
     env = group(probe(facts, "host.env"), "variables")
-    names = sorted({text(gpu, "name") for gpu in gpus})
+    names = sorted({text(gpu, "name") for gpu in gpus if text(gpu, "name")})
     if len(names) > 1 and env.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         return say.warn(
             f"different GPUs ({', '.join(names)}): CUDA counts the fastest first, nvidia-smi by "
