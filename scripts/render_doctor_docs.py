@@ -69,7 +69,10 @@ def render(page: str) -> str:
     ):
         pattern = rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)"
         page = re.sub(
-            pattern, lambda match, table=table: f"{match[1]}{table}\n{match[2]}", page, flags=re.DOTALL
+            pattern,
+            lambda match, table=table: f"{match[1]}{table}\n{match[2]}",
+            page,
+            flags=re.DOTALL,
         )
     return page
 

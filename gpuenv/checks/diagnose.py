@@ -23,21 +23,17 @@ if TYPE_CHECKING:
 _BAD = (Status.FAIL, Status.ERROR, Status.WARN)
 _SETTLED = (Status.PASS, Status.INFO, Status.WARN)
 
-_CUDA = (
-    "torch.cuda*",
+_COMPUTED = (
     "torch.kernel",
-    "torch.count",
-    "torch.code",
+    "torch.cudnn",
     "num.*",
     "nccl.allreduce*",
     "nccl.bw",
     "perf.*",
     "p2p.*",
     "cc.compile",
-    "torch.import",
-    "torch.cudnn",
-    "mem.*",
 )
+_CUDA = ("torch.import", "torch.cuda", "torch.count", "torch.code", *_COMPUTED)
 
 EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "host.gpu.lost": (
@@ -86,15 +82,15 @@ EXPLAINS: Mapping[str, tuple[str, ...]] = {
     "torch.swapped": ("torch.cpu_build", "pip.conflicts", "drv.cuda", "torch.arch", "torch.row"),
     "torch.arch": _CUDA,
     "torch.nccl.dup": ("torch.nccl.which", "nccl.*", "torch.import", "pip.conflicts"),
-    "pip.conflicts": ("torch.cpu_build", "torch.cudnn", "torch.import", "torch.libs"),
+    "pip.conflicts": ("torch.cudnn", "torch.import", "torch.libs"),
     "cc.gcc": ("cc.compile",),
     "cc.pyh": ("cc.compile",),
     "cc.ptxas": ("cc.compile",),
     "cc.tmp": ("cc.compile",),
     "ctr.uid": ("cc.compile",),
-    "torch.import": _CUDA,
+    "torch.import": ("torch.cuda", "torch.count", "torch.code", *_COMPUTED),
     "torch.kernel": ("num.*", "perf.*", "nccl.*", "p2p.*"),
-    "torch.cuda": _CUDA,
+    "torch.cuda": ("torch.count", *_COMPUTED),
     "torch.libs": ("torch.cudnn", "torch.nccl.which"),
     "nccl.ifname": ("nccl.allreduce.mp", "gloo.allreduce"),
     "nccl.dup_gpu": ("nccl.allreduce.mp",),
