@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuenv import process
 from gpuenv.engine.base_image import make_base_image, plan_base_image
 from gpuenv.engine.connect import connect
 from gpuenv.engine.private import down, up
@@ -21,7 +22,9 @@ from tests.conftest import missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
+    from gpuenv.engine.private import PrivateEngine
     from gpuenv.engine.protocol import ContainerEngine
 
 BASE = "localhost/gpuenv/base:bookworm"
@@ -91,6 +94,38 @@ def engine(
     """Return the real engine; what the test made on it is gone afterwards."""
     yield session_engine
     remove_labelled(session_engine, run_labels)
+
+
+@pytest.fixture
+def local_engine(engine: ContainerEngine) -> ContainerEngine:
+    """Return the engine if its processes are in our ``/proc``."""
+    if not engine.capabilities.local:
+        missing("local engine (the one that answers is on another host)")
+    return engine
+
+
+@pytest.fixture
+def private_environ(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Return an environment whose private engine, if the test starts it, is ended afterwards."""
+    if os.geteuid() != 0:
+        missing("root, to start a private engine")
+    for program in ("dockerd", "iptables", "ip"):
+        if process.find_program(program) is None:
+            missing(f"{program}, to start a private engine")
+    environ = {**os.environ, "GPUENV_STATE_DIR": str(tmp_path / "state")}
+    yield environ
+    down(environ, purge=True, say=lambda _: None)
+
+
+@pytest.fixture
+def doomed(
+    private_environ: dict[str, str], engine: ContainerEngine, base_image: str
+) -> Iterator[tuple[PrivateEngine, ContainerEngine]]:
+    """Start a private engine that a test may kill, with the base image on it."""
+    record = up(private_environ, say=lambda _: None)
+    with connect(record.address, environ=private_environ) as opened:
+        opened.load(lambda: engine.save((base_image,)))
+        yield record, opened
 
 
 def remove_labelled(engine: ContainerEngine, labels: Mapping[str, str]) -> None:

@@ -5,8 +5,8 @@ cause and one thing to do. Rules that explain others come first: without a certi
 that it found no version, and without DNS apt also says that it cannot locate the package.
 
 Source:
-    The texts are what apt 2.6, pip 23 and 26, uv 0.9 to 0.11, curl 7.88 and BuildKit of Docker
-    20.10 and 28 print; ``tests/data/build-failures`` has them as recorded.
+    Recorded from apt 2.6, pip 23.0, uv 0.13, curl 7.88 and Docker 20.10 in
+    ``tests/data/build-failures``; the words of newer BuildKits are from its source.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpuenv.engine import errors as e
 from gpuenv.engine.buildkit import run_build
 from gpuenv.engine.capabilities import EngineCapabilities, EngineVersion
+from gpuenv.engine.causes import explain_failure
+from gpuenv.engine.events import Failed
 from gpuenv.engine.protocol import (
     BindMount,
     CreatedContainer,
@@ -20,7 +22,7 @@ from gpuenv.engine.protocol import (
     VolumeMount,
 )
 from gpuenv.engine.review import CDI_PREFIX, Finding, compare_created, review
-from gpuenv.engine.sdk import SdkEngine, image_missing, parse_time
+from gpuenv.engine.sdk import BUILD, SdkEngine, image_missing, parse_time
 from gpuenv.errors import LaunchFailedError
 
 if TYPE_CHECKING:
@@ -318,8 +320,10 @@ def _gpu_body(gpu: GpuRequest, caps: EngineCapabilities) -> dict[str, Any]:
 # --- failures ------------------------------------------------------------------------------------
 
 
-def translate(status: int, message: str, about: str, address: str) -> GpuenvError:  # noqa: PLR0911, C901 - one branch a failure
+def translate(status: int, message: str, about: str, address: str) -> GpuenvError:  # noqa: PLR0911, PLR0912, C901 - one a failure
     """Return the error for a refused request, from Docker's status and words."""
+    if about == BUILD:
+        return explain_failure(Failed(name="", message=message or f"HTTP {status}"))
     text = message.lower()
     first = message.splitlines()[0] if message else f"HTTP {status}"
     if "no such image" in text or (status == 404 and about.startswith("image ")):  # noqa: PLR2004 - HTTP

@@ -87,12 +87,12 @@ class PrivateEngine:
     """The record of a private engine that was started.
 
     Attributes:
-        started: Start time of the process in clock ticks since boot; ``pid`` alone may be reused.
+        start_ticks: When the process started, since boot; ``pid`` alone may be reused.
     """
 
     socket: str
     pid: int
-    started: int
+    start_ticks: int
     run_dir: str
     data_dir: str
     log: str
@@ -107,7 +107,7 @@ class PrivateEngine:
     @property
     def alive(self) -> bool:
         """Whether the recorded process still is."""
-        return process_started(self.pid) == self.started
+        return process_started(self.pid) == self.start_ticks
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record for ``--json``."""
@@ -199,7 +199,7 @@ def _start(
         engine = PrivateEngine(
             socket=str(plan.socket),
             pid=pid,
-            started=process_started(pid) or 0,
+            start_ticks=process_started(pid) or 0,
             run_dir=str(plan.run_dir),
             data_dir=str(plan.data_dir),
             log=str(plan.log),

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         TarBytes,
     )
 
+BUILD = "the build"  # what a build request is for, in the words of ``about``
 _NOT_FOUND = 404
 _CONFLICT = 409
 _FIRST_ERROR = 400
@@ -347,7 +348,7 @@ class SdkEngine:
             headers={"Content-Type": "application/x-tar"},
             stream=True,
             timeout_s=None,
-            about="the build",
+            about=BUILD,
         )
 
     def build_lines(self, response: requests.Response) -> Generator[dict[str, Any], None, None]:
@@ -423,21 +424,13 @@ class SdkEngine:
     ) -> Generator[TransferEvent, None, None]:
         """Fetch an image from its registry."""
         name, tag = split_ref(ref)
-        response = self._call(
-            "POST",
-            "/images/create",
-            query={"fromImage": name, "tag": tag},
-            headers=self._registry_headers(name, login),
-            stream=True,
-            timeout_s=None,
-            about=f"image {ref}",
-        )
-        with closing(self._transfer(response, ref)) as lines:
+        query = {"fromImage": name, "tag": tag}
+        with closing(self._transfer("/images/create", query, ref, login)) as lines:
             for line in lines:
                 yield _transfer_progress(line)
         found = self.image(ref)
         if found is None:
-            self._refuse(_NOT_FOUND, "the engine does not list it after the pull", f"image {ref}")
+            self._refuse_transfer("the engine does not list it after the pull", ref)
         yield Pulled(ref=ref, image_id=found.id)
 
     def push(
@@ -445,28 +438,31 @@ class SdkEngine:
     ) -> Generator[TransferEvent, None, None]:
         """Send an image to its registry; the last event is ``Pushed`` with the digest."""
         name, tag = split_ref(ref)
-        response = self._call(
-            "POST",
-            f"/images/{_path(name)}/push",
-            query={"tag": tag},
-            headers=self._registry_headers(name, login),
-            stream=True,
-            timeout_s=None,
-            about=f"image {ref}",
-        )
         digest = ""
-        with closing(self._transfer(response, ref)) as lines:
+        path = f"/images/{_path(name)}/push"
+        with closing(self._transfer(path, {"tag": tag}, ref, login)) as lines:
             for line in lines:
                 digest = (line.get("aux") or {}).get("Digest") or digest
                 if line.get("status"):
                     yield _transfer_progress(line)
         if not digest:
-            self._refuse(500, "the registry named no digest", f"push of {ref}")
+            self._refuse_transfer("the registry named no digest", ref)
         yield Pushed(ref=ref, digest=digest)
 
     def _transfer(
-        self, response: requests.Response, ref: str
+        self, path: str, query: Mapping[str, str], ref: str, login: RegistryLogin | None
     ) -> Generator[dict[str, Any], None, None]:
+        response = self._send(
+            "POST",
+            path,
+            query=query,
+            headers=self._registry_headers(split_ref(ref)[0], login),
+            stream=True,
+            timeout_s=None,
+        )
+        if response.status_code >= _FIRST_ERROR:
+            with closing(response):
+                self._refuse_transfer(message_of(response), ref)
         with closing(self._json_lines(response)) as lines:
             for line in lines:
                 if line.get("error"):
@@ -474,6 +470,7 @@ class SdkEngine:
                 yield line
 
     def _refuse_transfer(self, message: str, ref: str) -> NoReturn:
+        """Raise what a failed pull or push means."""
         raise NotImplementedError(message, ref)
 
     def _registry_headers(self, name: str, login: RegistryLogin | None) -> dict[str, str]:

@@ -105,7 +105,7 @@ def test_a_terminal_keeps_one_line_a_step() -> None:
     assert stderr.getvalue().splitlines() == [
         "✓       send the build …  5.0 MB  2.5 s",
         "=   1/3 FROM localhost/gpuenv/base:boo…",
-        "✓   2/3 RUN u…  12.3 of 45.6 MB  1 min 05 s",
+        "✓   2/3 RUN uv pi…  12.3 of 45.6 MB  1 min 05 s",
     ]
 
 
