@@ -31,7 +31,7 @@ def figures_of(report: Report) -> tuple[Figure, ...]:
         note = f"{name_of(result)}" + (f"; expectation from {source}" if source else "")
         measured = (curve_from(result.numbers.get("curve")), bars_from(result.numbers.get("bars")))
         found.extend(draw(chart, note=note) for chart in measured if chart is not None)
-    told = (_memory(report.facts), _losses(report.facts))
+    told = (_memory(report.facts), _losses(report.facts), _space(report.facts))
     found.extend(draw(chart) for chart in told if chart is not None)
     times = _times(report.diagnosis.timings_s)
     if times is not None:
@@ -123,6 +123,25 @@ def _memory(facts: Facts) -> Bars | None:
         bars=tuple(bars[:_MAX_BARS]),
         whole=tuple(whole[:_MAX_BARS]),
     )
+
+
+def _space(facts: Facts) -> Bars | None:
+    """Return how full the file systems are that builds, caches and workers write to."""
+    places = (facts.get("host.storage") or {}).get("places")
+    mounts: dict[str, tuple[list[str], float, float]] = {}
+    for name, place in places.items() if places is not None and hasattr(places, "items") else ():
+        total, free = (place.get(key) for key in ("total", "free"))
+        if _is_number(total) and _is_number(free) and total > 0:
+            names, _, _ = mounts.setdefault(str(place.get("mount")), ([], total, free))
+            names.append(str(name))
+    bars = []
+    for names, total, free in mounts.values():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        sizes = f"{(total - free) / 2**30:.3g} of {total / 2**30:.3g} GiB"
+        bars.append((f"{one_line(names[0])}{more}: {sizes}", 100.0 * (total - free) / total))
+    if not bars:
+        return None
+    return Bars(title="Space in use", unit="%", bars=tuple(bars[:_MAX_BARS]), most=100.0)
 
 
 def _losses(facts: Facts) -> Curve | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _WIDTH = 420.0
+_BYTES = ("B", "bytes")
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4")
 
 
@@ -34,12 +35,18 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bars:
-    """One bar a thing, with an optional whole behind it, a floor and an expectation."""
+    """One bar a thing, with an optional whole behind it, a floor and an expectation.
+
+    Attributes:
+        whole: What each bar is a part of, in the same unit.
+        most: The end of the scale; by default the largest value.
+    """
 
     title: str
     unit: str
     bars: tuple[tuple[str, float], ...]
     whole: tuple[float, ...] = ()
+    most: float | None = None
     floor: float | None = None
     expected: float | None = None
 
@@ -68,7 +75,7 @@ def _draw_curve(chart: Curve, note: str) -> Figure:
     ys = [y for _, points in chart.series for _, y in points]
     if chart.expected is not None:
         ys.append(chart.expected)
-    x_axis = _Axis(xs, left, _WIDTH - right, log=chart.log, binary=chart.x_unit == "B")
+    x_axis = _Axis(xs, left, _WIDTH - right, log=chart.log, binary=chart.x_unit in _BYTES)
     y_axis = _Axis(ys, height - bottom, top, log=chart.log, binary=False)
     parts: list[str] = []
     for value, label in x_axis.ticks(5):
@@ -79,7 +86,7 @@ def _draw_curve(chart: Curve, note: str) -> Figure:
         at = y_axis.place(value)
         parts.append(_line(left, at, _WIDTH - right, at, "grid"))
         parts.append(_label(left - 6, at + 4, label, "end"))
-    x_name = chart.x if chart.x_unit in {"", "B"} else f"{chart.x} ({chart.x_unit})"
+    x_name = chart.x if chart.x_unit in {"", *_BYTES} else f"{chart.x} ({chart.x_unit})"
     y_name = f"{chart.y} ({chart.y_unit})" if chart.y_unit else chart.y
     parts.append(_label((left + _WIDTH - right) / 2, height - 8, x_name, "middle", "axis"))
     parts.append(
@@ -136,7 +143,7 @@ def _legend(
 def _draw_bars(chart: Bars, note: str) -> Figure:
     left, right, row, top = 8.0, 8.0, 34.0, 4.0
     marks = [mark for mark in (chart.floor, chart.expected) if mark is not None]
-    most = max([*(value for _, value in chart.bars), *chart.whole, *marks, 0.0]) or 1.0
+    most = chart.most or max([*(value for _, value in chart.bars), *chart.whole, *marks]) or 1.0
     room = _WIDTH - left - right
 
     def place(value: float) -> float:
@@ -152,6 +159,8 @@ def _draw_bars(chart: Bars, note: str) -> Figure:
         if whole is not None:
             words = f"{_number(value)} of {_number(whole)} {chart.unit}".strip()
             parts.append(_rect(left, at + 17, place(whole) - left, 11, "whole"))
+        elif chart.most is not None:
+            parts.append(_rect(left, at + 17, room, 11, "whole"))
         parts.append(_label(left, at + 13, name[:44], "start"))
         parts.append(_label(_WIDTH - right, at + 13, words, "end"))
         parts.append(

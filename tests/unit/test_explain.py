@@ -227,3 +227,8 @@ def test_command_answers_in_json(capsys: pytest.CaptureFixture[str]) -> None:
 def test_command_refuses_the_unknown_with_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "mesage.cuda-804"]) == 2
     assert "message.cuda-804" in capsys.readouterr().err
+
+
+def test_no_text_is_left_of_a_check_that_is_gone() -> None:
+    ids = {check.id for check in CHECKS} | {PROBE_CHECK}
+    assert [name for name in TEXTS if name not in ids and not name.startswith("message.")] == []

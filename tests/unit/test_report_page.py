@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import report_samples as samples
 
+from gpuenv.checks.model import Facts, ProbeRun
 from gpuenv.report.charts import bars_from, curve_from, figures_of
 from gpuenv.report.page import render_page
 from gpuenv.report.svg import Bars, Curve, draw
@@ -206,6 +207,25 @@ class TestBars:
 
     def test_nothing_but_zeros_can_be_drawn(self) -> None:
         assert "svg" in draw(Bars(title="t", unit="s", bars=(("a", 0.0),))).svg
+
+
+def test_space_is_told_once_for_each_file_system() -> None:
+    gib = 2**30
+    places = {
+        "tmp": {"mount": "/", "total": 100 * gib, "free": 25 * gib},
+        "home": {"mount": "/", "total": 100 * gib, "free": 25 * gib},
+        "shm": {"mount": "/dev/shm", "total": gib // 16, "free": gib // 16},
+        "odd": {"mount": "/x", "total": None, "free": 0},
+    }
+    facts = Facts(probes={"host.storage": ProbeRun(status="ok", facts={"places": places})})
+    report = samples.report_of(samples.healthy().diagnosis, facts)
+    space = next(figure for figure in figures_of(report) if figure.title == "Space in use")
+    assert space.rows == (
+        ("tmp and 1 more: 75 of 100 GiB", "75 %"),
+        ("shm: 0 of 0.0625 GiB", "0 %"),
+    )
+    (width, *_) = re.findall(r'class="bar"[^>]*width="([\d.]+)', space.svg)
+    assert float(width) == pytest.approx(0.75 * 404, abs=0.5)
 
 
 def test_figures_are_bandwidth_memory_training_and_time() -> None:
