@@ -250,7 +250,7 @@ def read_project_request(
 
 def host_for(request: MatrixRequest) -> HostGpus:
     """Probe the host's GPUs when the request leaves the choice to them, else nothing."""
-    from gpuenv.matrix.rules import asks_host
+    from gpuenv.matrix.wish import asks_host
     from gpuenv.spec import HostGpus
 
     if not asks_host(request):

@@ -7,7 +7,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.matrix.resolve import choose, environment_spec, judge_all, refusal
-from gpuenv.matrix.rules import RULES, plan_wish
+from gpuenv.matrix.rules import RULES
+from gpuenv.matrix.wish import plan_wish
 from gpuenv.spec import Availability, HostGpus
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
     from gpuenv.errors import UnsupportedCombinationError
     from gpuenv.matrix.model import Matrix, Row
-    from gpuenv.matrix.rules import Rule, Verdict, Wish
+    from gpuenv.matrix.rules import Rule, Verdict
+    from gpuenv.matrix.wish import Wish
     from gpuenv.spec import EnvironmentSpec, MatrixRequest
 
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gpuenv.matrix.model import Matrix, NeverExisted, Row, VersionRange
-    from gpuenv.matrix.rules import Rule, Verdict, Wish
+    from gpuenv.matrix.rules import Rule, Verdict
+    from gpuenv.matrix.wish import Wish
     from gpuenv.versions import DottedVersion, TorchVersion
 
 _REASONS_SHOWN = 4

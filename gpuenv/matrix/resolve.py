@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, TypeVar
 from gpuenv.errors import UnsupportedCombinationError
 from gpuenv.matrix.bases import devel_wheels
 from gpuenv.matrix.nearest import nearest_verdicts, refusal_reason
-from gpuenv.matrix.rules import asks_host, judge, plan_wish
+from gpuenv.matrix.rules import judge
+from gpuenv.matrix.wish import asks_host, plan_wish
 from gpuenv.spec import Availability, EnvironmentSpec, HostGpus
 from gpuenv.versions import CudaVersion, CudnnVersion, NcclVersion
 
 if TYPE_CHECKING:
     from gpuenv.matrix.model import Matrix, Row
-    from gpuenv.matrix.rules import Verdict, Wish
+    from gpuenv.matrix.rules import Verdict
+    from gpuenv.matrix.wish import Wish
     from gpuenv.spec import MatrixRequest
 
 _NEAREST_SHOWN = 5

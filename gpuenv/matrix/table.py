@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuenv.matrix.gpus import parse_code
 from gpuenv.matrix.resolve import judge_all
-from gpuenv.matrix.rules import Wish
+from gpuenv.matrix.wish import Wish
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
