@@ -9,6 +9,7 @@ import typer
 
 from gpuenv import output
 from gpuenv.commands import command
+from gpuenv.commands.image import CaBundleOption, IndexUrlOption, TorchIndexUrlOption
 from gpuenv.commands.options import MatrixOption, TorchOption, load_chosen_matrix
 from gpuenv.errors import EXIT_CHECK_FAILED, EXIT_OK
 
@@ -19,32 +20,6 @@ if TYPE_CHECKING:
     from gpuenv.matrix.verify import Verification
     from gpuenv.wheelfacts import WheelReading
 
-_PANEL = "Package sources"
-
-IndexUrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--index-url", metavar="URL", help="The main package index.", rich_help_panel=_PANEL
-    ),
-]
-TorchIndexUrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--torch-index-url",
-        metavar="URL",
-        help="Root of the PyTorch indexes, or a pattern with {variant}.",
-        rich_help_panel=_PANEL,
-    ),
-]
-CaBundleOption = Annotated[
-    str | None,
-    typer.Option(
-        "--ca-bundle",
-        metavar="FILE",
-        help="Certificates to trust for https.",
-        rich_help_panel=_PANEL,
-    ),
-]
 DeepOption = Annotated[
     bool,
     typer.Option(

@@ -402,6 +402,11 @@ class _Planner:
                 "the release, their wheels were not read"
             )
         planned = {f"cu{c.replace('.', '')}" for r in readings for _, c, _ in _facts(r).arch_table}
+        if not {*before, *read} & {"cpu"}:
+            self.notes.append(
+                f"torch {torch}: its cpu wheel was not read; add it by hand once it is known "
+                "to be published"
+            )
         unknown = sorted(planned - read - set(before))
         if unknown:
             self.notes.append(

@@ -106,6 +106,7 @@ def test_a_new_patch_and_a_new_release_are_added_where_they_belong() -> None:
     # What was not read is told, and not invented.
     assert list(data["releases"]["2.15"]["variants"]) == ["cu132"]
     assert any("cu126, cu130, cu134" in note for note in added.notes)
+    assert any("torch 2.15.0: its cpu wheel was not read" in note for note in added.notes)
     assert any("cu132, cu126, cpu are taken over" in note for note in added.notes)
     build_matrix(data)
 
