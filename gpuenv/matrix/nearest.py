@@ -181,12 +181,17 @@ def refusal_reason(matrix: Matrix, wish: Wish, verdicts: tuple[Verdict, ...]) ->
     if len(sentences) > _REASONS_SHOWN:
         more = len(sentences) - _REASONS_SHOWN
         sentences[_REASONS_SHOWN:] = [f"and {more} more; gpuenv matrix explain tells all"]
+    instead = ""
     if known is not None:
         sentences.insert(0, known.why)
+        instead = known.instead
+    elif "driver" in broken:
+        enough = min(filter(None, (it.min_driver for it in meant if len(it.broken) == closest)))
+        instead = f"update the driver to {enough} or newer"
     return Reason(
         rules=tuple(rule for rule in RULES if rule in broken),
         why="\n".join(sentences),
-        instead=known.instead if known is not None else "",
+        instead=instead,
     )
 
 

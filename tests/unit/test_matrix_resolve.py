@@ -213,6 +213,10 @@ def test_a_driver_older_than_all_is_refused_with_the_oldest_that_would_do() -> N
     error = refusal(driver="440.33.01")
     assert "CUDA 11 needs 450.80.02 or newer" in error.why
     assert error.data["rules"] == ["driver"]
+    assert error.fix.startswith("update the driver to 450.80.02 or newer")
+    error = refusal(driver="470.57.02", cuda="12.8")
+    assert error.fix.startswith("update the driver to 525.60.13 or newer")
+    assert nearest(error)[0] == "2.7.1+cu118"
 
 
 def ptx_matrix() -> Matrix:
