@@ -191,6 +191,9 @@ def _start(
     for stale in ("docker.sock", "docker.pid"):
         (plan.run_dir / stale).unlink(missing_ok=True)
     (plan.run_dir / "daemon.json").write_text("{}\n")
+    # What a daemon that was killed remembers of its networks makes the next one delete docker0,
+    # the default bridge of every *other* engine here, before it makes its own anew (seen with 20.10).
+    (plan.data_dir / "network" / "files" / "local-kv.db").unlink(missing_ok=True)
     began = plan.log.stat().st_size if plan.log.exists() else 0
     private_net.set_up(plan.network)
     engine: PrivateEngine | None = None

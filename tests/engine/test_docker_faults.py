@@ -69,6 +69,7 @@ def test_an_engine_that_is_killed_under_a_wait_is_a_clear_error(
     doomed: tuple[PrivateEngine, ContainerEngine], private_environ: dict[str, str]
 ) -> None:
     record, engine = doomed
+    others = bridge_of_others()
     made = engine.create(ContainerSpec(image=BASE, command=("sleep", "86400")))
     info = engine.start(made.id)
     followed = engine.logs(made.id, follow=True)
@@ -86,6 +87,13 @@ def test_an_engine_that_is_killed_under_a_wait_is_a_clear_error(
         (known,) = engine_again.containers()
         assert (known.id, known.running) == (made.id, False)
         assert engine_again.image(BASE) is not None
+    assert bridge_of_others() == others, "the private engine took the default bridge of another"
+
+
+def bridge_of_others() -> str | None:
+    """Return the kernel's number of docker0, which changes when somebody makes it anew."""
+    index = Path("/sys/class/net/docker0/ifindex")
+    return index.read_text() if index.exists() else None
 
 
 @pytest.mark.usefixtures("engine")
