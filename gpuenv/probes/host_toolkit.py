@@ -134,27 +134,26 @@ def _spec(context: Context, path: str) -> dict[str, Any]:
     answer = context.read_or_errno(path, 4 << 20)
     text = answer.get("text", "")
     spec = {"path": path, "error": answer.get("errno"), "kind": None, "devices": []}
-    if "errno" not in answer:
-        try:
-            names, kind, paths = (
-                _from_json(text) if text.lstrip().startswith("{") else _from_yaml(text)
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            spec["error"] = "unreadable: {}".format(error)
-            names, kind, paths = [], None, []
-        if spec["error"] is None and (not kind or not names):
-            spec["error"] = "no kind or no devices"
-        spec["kind"], spec["devices"] = kind, names[:64]
-        unique = sorted(set(paths))
-        spec["paths"] = len(unique)
-        spec["missing"] = [entry for entry in unique if not context.exists(entry)][:20]
-        spec["releases"] = sorted({match for entry in unique for match in _RELEASE.findall(entry)})
-        spec["has_uvm"] = any(entry == "/dev/nvidia-uvm" for entry in unique)
+    if "errno" in answer:
+        return spec
+    names, kind, paths = [], None, []
+    try:
+        document = json.loads(text) if text.lstrip().startswith("{") else parse_block_yaml(text)
+        names, kind, paths = _names_and_paths(document)
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        spec["error"] = "unreadable: {}".format(error)
+    if spec["error"] is None and (not kind or not names):
+        spec["error"] = "no kind or no devices"
+    spec["kind"], spec["devices"] = kind, names[:64]
+    unique = sorted(set(paths))
+    spec["paths"] = len(unique)
+    spec["missing"] = [entry for entry in unique if not context.exists(entry)][:20]
+    spec["releases"] = sorted({match for entry in unique for match in _RELEASE.findall(entry)})
+    spec["has_uvm"] = any(entry == "/dev/nvidia-uvm" for entry in unique)
     return spec
 
 
-def _from_json(text: str) -> tuple[list[str], str | None, list[str]]:
-    document = json.loads(text)
+def _names_and_paths(document: dict[str, Any]) -> tuple[list[str], str | None, list[str]]:
     edits = [document.get("containerEdits") or {}]
     names = []
     for device in document.get("devices") or []:
@@ -168,50 +167,81 @@ def _from_json(text: str) -> tuple[list[str], str | None, list[str]]:
             paths.append(mount["hostPath"])
         for hook in edit.get("hooks") or []:
             paths.append(hook["path"])
-    return names, document.get("kind"), paths
+    return names, document.get("kind"), [path for path in paths if path.startswith("/")]
 
 
-def _from_yaml(text: str) -> tuple[list[str], str | None, list[str]]:
-    """Read the lines of a spec.
+def parse_block_yaml(text: str) -> Any:
+    """Read YAML in block style, as ``nvidia-ctk cdi generate`` writes it; every scalar is a text.
 
-    As ``nvidia-ctk cdi generate`` writes it::
-
-        kind: nvidia.com/gpu
-        devices:
-        - name: "0"
-          containerEdits:
-            deviceNodes:
-            - path: /dev/nvidia0
-            mounts:
-            - hostPath: /usr/lib/libcuda.so.550.54.15
-              containerPath: /usr/lib/libcuda.so.550.54.15
-
-    A node's ``path`` counts unless its ``hostPath`` stands beside it; a hook's ``path`` counts.
+    Mappings, sequences, plain and quoted scalars, comments on lines of their own. Raises ValueError
+    for everything else, flow style but for ``[]`` and ``{}`` included.
     """
-    names, paths = [], []
-    kind, top, section = None, "", ""
+    lines = []
     for raw in text.splitlines():
-        line = raw.strip()
-        if not line or line.startswith("#"):
+        stripped = raw.strip()
+        if not stripped or stripped.startswith("#") or stripped == "---":
             continue
-        if "\t" in raw[: len(raw) - len(raw.lstrip())]:
+        margin = raw[: len(raw) - len(raw.lstrip())]
+        if "\t" in margin:
             raise ValueError("a tab in the indentation")
-        item = line[2:].strip() if line.startswith("- ") else line
-        key, colon, value = item.partition(":")
-        value = value.strip().strip("\"'")
-        if not colon and not line.startswith("- "):
-            raise ValueError("a line without a key: {}".format(line[:60]))
-        if not raw.startswith((" ", "-")):
-            top = key
-            if key == "kind":
-                kind = value
-        if key in ("deviceNodes", "mounts", "hooks", "env", "additionalGids"):
-            section = key
-        elif key == "name" and top == "devices" and raw.lstrip().startswith("- "):
-            names.append(value)
-        elif key == "hostPath" or (key == "path" and section in ("deviceNodes", "hooks")):
-            paths.append(value)
-    return names, kind, [path for path in paths if path.startswith("/")]
+        lines.append((len(margin), stripped))
+    if not lines:
+        raise ValueError("empty")
+    value, rest = _block(lines, 0)
+    if rest != len(lines):
+        raise ValueError("wrong indentation: {}".format(lines[rest][1][:60]))
+    return value
+
+
+def _block(lines: list[tuple[int, str]], at: int) -> tuple[Any, int]:
+    """Read the mapping or sequence that begins at a line; return it and the line behind it."""
+    indent, first = lines[at]
+    if first == "-" or first.startswith("- "):
+        items = []
+        while at < len(lines) and lines[at][0] == indent and lines[at][1][:2].strip() == "-":
+            item = lines[at][1][1:].lstrip()
+            if not item:
+                value, at = _block(lines, at + 1)
+            elif _splits(item):
+                # The item's mapping begins on the dash's own line.
+                lines[at] = (indent + len(lines[at][1]) - len(item), item)
+                value, at = _block(lines, at)
+            else:
+                value, at = _scalar(item), at + 1
+            items.append(value)
+        return items, at
+    mapping = {}
+    while at < len(lines) and lines[at][0] == indent and not lines[at][1].startswith("- "):
+        pair = _splits(lines[at][1])
+        if not pair:
+            raise ValueError("a line without a key: {}".format(lines[at][1][:60]))
+        key, value = pair
+        at += 1
+        if value:
+            mapping[key] = _scalar(value)
+        elif at < len(lines) and (
+            lines[at][0] > indent or (lines[at][0] == indent and lines[at][1].startswith("-"))
+        ):
+            mapping[key], at = _block(lines, at)
+        else:
+            mapping[key] = None
+    return mapping, at
+
+
+def _splits(text: str) -> tuple[str, str] | None:
+    """Split ``key: value``; a colon inside a path or an image name splits nothing."""
+    match = re.match(r"(\"[^\"]*\"|'[^']*'|[^\s\"'\[{][^:]*):(?:\s+(.*))?$", text)
+    return (match[1].strip("\"'"), (match[2] or "").strip()) if match else None
+
+
+def _scalar(text: str) -> Any:
+    if text in ("[]", "{}"):
+        return [] if text == "[]" else {}
+    if text[:1] in "[{&*|>":
+        raise ValueError("flow style: {}".format(text[:60]))
+    if text[:1] in ("'", '"') and text.endswith(text[0]) and len(text) > 1:
+        return text[1:-1]
+    return text.partition(" #")[0].strip()
 
 
 PROBES = {"host.toolkit": probe}
