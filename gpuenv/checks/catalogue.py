@@ -14,6 +14,7 @@ from gpuenv.checks import (
     numerics,
     performance,
     runtime,
+    soak,
     system,
     toolchain,
     torch_runtime,
@@ -39,6 +40,7 @@ CHECKS: tuple[Check, ...] = (
     *compiling.CHECKS,
     *nccl.CHECKS,
     *performance.CHECKS,
+    *soak.CHECKS,
 )
 
 

@@ -119,6 +119,7 @@ TORCH_PROBES = (
         level=Level.STANDARD,
         timeout_s=90.0,
     ),
+    *_torch("torch_soak", "memtest", "burn", level=Level.DEEP, timeout_s=300.0),
 )
 """Probes that import torch, in the order they run: light before heavy."""
 

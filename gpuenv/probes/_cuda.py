@@ -102,29 +102,37 @@ class Nvml:
 
 
 class Sampling:
-    """Sample a GPU in a thread for as long as the ``with`` block runs."""
+    """Sample a GPU in a thread, from ``start`` to ``stop`` or while the ``with`` block runs."""
 
     def __init__(self, nvml: Nvml, interval_s: float = 0.05) -> None:
         """Take the GPU and how often to look."""
         self._nvml = nvml
         self._interval_s = interval_s
-        self._stop = threading.Event()
+        self._over = threading.Event()
         self._samples: list[dict[str, int | None]] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Sampling:  # noqa: PYI034 - Self is newer than Python 3.8
         """Begin."""
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End."""
+        self.stop()
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._thread.start()
+
+    def stop(self) -> None:
         """End, after a last look."""
-        self._stop.set()
+        self._over.set()
         self._thread.join()
 
     def _run(self) -> None:
         while True:
-            last = self._stop.wait(self._interval_s)
+            last = self._over.wait(self._interval_s)
             self._samples.append(self._nvml.sample())
             if last:
                 return

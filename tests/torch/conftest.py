@@ -79,7 +79,7 @@ class TorchProbes:
             for name, answer in _runner.run(
                 specs,
                 sources,
-                {"root": "/", "level": int(Level.STANDARD), **options},
+                {"root": "/", "level": int(Level.DEEP), **options},
                 BUDGET_S,
                 python=wrap or self.python,
                 env={**os.environ, **(env or {})},
@@ -90,7 +90,7 @@ class TorchProbes:
         assert set(answers) == wanted
         facts = Facts(
             where={"kind": "python"},
-            asked={"level": int(Level.STANDARD), "require": []},
+            asked={"level": int(Level.DEEP), "require": []},
             probes=answers,
         )
         checks = [check for check in CHECKS if check.needs and set(check.needs) <= wanted]

@@ -120,6 +120,7 @@ def test_an_interface_that_does_not_exist_is_named_with_its_variable(
         ("wrong-gradient", "torch.autograd", "num.autograd", "dx is 36.0, not 42.0"),
         ("nan-loss", "torch.step", "num.step", "the loss is not a number"),
         ("wrong-product", "torch.matmul", "num.matmul", "1 in bfloat16"),
+        ("forgetful-memory", "torch.memtest", "num.memtest", "8 words of memory"),
     ],
 )
 def test_a_wrong_number_is_found(

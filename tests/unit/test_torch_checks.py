@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gpuenv.checks import compiling, nccl, numerics, performance, torch_runtime
+from gpuenv.checks import compiling, nccl, numerics, performance, soak, torch_runtime
 from gpuenv.checks.diagnose import run_checks
 from gpuenv.checks.model import Check, CheckResult, Facts, Status
 from tests.torch_scenes import (
@@ -28,6 +28,7 @@ CHECKS = (
     *nccl.CHECKS,
     *compiling.CHECKS,
     *performance.CHECKS,
+    *soak.CHECKS,
 )
 EIGHT = gpus()
 ONE = gpus(1)
@@ -738,6 +739,32 @@ MUST_FIRE = (
         status=Status.FAIL,
         says="91 C",
     ),
+    Case(
+        check="num.memtest",
+        name="a word that forgets",
+        probe="torch.memtest",
+        change=first("results", wrong=1, first={"pattern": "own address", "offset": 4096}),
+        status=Status.FAIL,
+        says="1 words of memory",
+        suspects=("hw.ecc",),
+    ),
+    Case(
+        check="num.burn",
+        name="products that change",
+        probe="torch.burn",
+        change=first("results", wrong=17),
+        status=Status.FAIL,
+        says="17 elements changed between 43000 equal products",
+    ),
+    Case(
+        check="num.burn",
+        name="slower as it gets hot",
+        probe="torch.burn",
+        change=first("results", tflops_last=500.0),
+        status=Status.WARN,
+        says="790 TFLOP/s at first, 500 in the end",
+        suspects=("hw.throttle",),
+    ),
 )
 
 MUST_NOT_FIRE = (
@@ -1055,6 +1082,22 @@ MUST_NOT_FIRE = (
             entry["fixed"].update(slowdown_celsius=None) for entry in answer["results"]
         ],
         status=Status.SKIP,
+    ),
+    Case(
+        check="num.memtest",
+        name="memory taken by others",
+        probe="torch.memtest",
+        change=lambda answer: [
+            entry.update(too_little_memory=1 << 30) for entry in answer["results"]
+        ],
+        status=Status.SKIP,
+    ),
+    Case(
+        check="num.burn",
+        name="a little slower when warm",
+        probe="torch.burn",
+        change=first("results", tflops_last=700.0),
+        status=Status.PASS,
     ),
 )
 

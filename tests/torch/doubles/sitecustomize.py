@@ -120,6 +120,19 @@ def spoil_a_product(torch: Any) -> None:
     torch.Tensor.__matmul__ = matmul
 
 
+def forget_a_word(torch: Any) -> None:
+    """Let one word of large integer tensors keep another value than was written."""
+    real = torch.Tensor.fill_
+
+    def fill(self: Any, value: Any) -> Any:
+        real(self, value)
+        if self.dtype is torch.int64 and self.numel() > 1 << 20:
+            self[4711] ^= 8
+        return self
+
+    torch.Tensor.fill_ = fill
+
+
 def crash(torch: Any) -> None:
     """Die of a segmentation fault in the middle of one probe."""
     torch.get_float32_matmul_precision = lambda: os.kill(os.getpid(), signal.SIGSEGV)
@@ -134,6 +147,7 @@ FAULTS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "wrong-gradient": ("torch", spoil_gradients),
     "nan-loss": ("torch", spoil_the_loss),
     "wrong-product": ("torch", spoil_a_product),
+    "forgetful-memory": ("torch", forget_a_word),
     "crash": ("torch", crash),
 }
 
