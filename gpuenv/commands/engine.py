@@ -41,13 +41,11 @@ def status(engine: EngineOption = None) -> None:
 
     Example: gpuenv engine status
     """
-    from gpuenv.engine.connect import connect
-    from gpuenv.engine.status import probe_status
+    from gpuenv.engine.status import probe_status, require_chosen
 
     out = output.current()
     found = probe_status(engine, os.environ)
-    if found.chosen is None:
-        connect(engine).close()  # raises, with the reason that says most
+    require_chosen(found)
     out.answer(found.as_dict(), human=lambda: _print_status(found))
 
 

@@ -26,7 +26,7 @@ from gpuenv.state import state_dir
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from gpuenv.engine.protocol import ContainerEngine
     from gpuenv.errors import EngineUnavailableError
@@ -297,14 +297,19 @@ def locate(
             e.EngineNotRunningError,
         ) as error:
             failures.append(error)
-    closest = next((f for f in failures if not isinstance(f, e.EngineSocketMissingError)), None)
-    if closest is not None:
-        raise closest
+    raise closest_failure(failures)
+
+
+def closest_failure(failures: Sequence[EngineUnavailableError]) -> EngineUnavailableError:
+    """Return the failure of the address that came closest to an engine."""
+    for failure in failures:
+        if not isinstance(failure, e.EngineSocketMissingError):
+            return failure
     if len(failures) == 1:
-        raise failures[0]
-    raise e.EngineSocketMissingError(
+        return failures[0]
+    return e.EngineSocketMissingError(
         "no container engine answers",
-        why="there is no socket at " + ", ".join(a.url for a in addresses),
+        why="; ".join(failure.why for failure in failures),
         fix="start Docker, set DOCKER_HOST, or let gpuenv start one: gpuenv engine up",
     )
 
@@ -382,6 +387,7 @@ def _handshake(
             info,
             local=here,
             rlimit_ceiling=docker_engine.probe_rlimit_ceiling(url) if here else None,
+            cdi_files=docker_engine.probe_cdi_files(info) if here else None,
         )
     except BaseException:
         client.close()
@@ -418,7 +424,7 @@ def _first_answer(client: Any, url: str, path: str, timeout_s: float) -> dict[st
 
     text = ""
     try:
-        response = client.get(f"{client.base_url}{path}", timeout=timeout_s)
+        response = client.get(f"{client.base_url}{path}", timeout=timeout_s, verify=client.verify)
         with response:
             status, text = response.status_code, response.text
         if status >= 400:  # noqa: PLR2004 - HTTP

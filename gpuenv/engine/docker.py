@@ -61,8 +61,17 @@ def parse_capabilities(
     *,
     local: bool,
     rlimit_ceiling: Mapping[str, int] | None = None,
+    cdi_files: frozenset[str] | None = None,
 ) -> EngineCapabilities:
-    """Read the capabilities out of the answers of ``GET /version`` and ``GET /info``."""
+    """Read the capabilities out of the answers of ``GET /version`` and ``GET /info``.
+
+    Args:
+        version: Of ``GET /version``.
+        info: Of ``GET /info``.
+        local: The engine is on this host.
+        rlimit_ceiling: Of :func:`probe_rlimit_ceiling`.
+        cdi_files: Of :func:`probe_cdi_files`, for engines that do CDI and do not list devices.
+    """
     engine = parse_version(str(version.get("Version", "")))
     api = min(EngineVersion.parse(str(version["ApiVersion"])), NEWEST_API)
     security = [str(option) for option in info.get("SecurityOptions") or ()]
@@ -76,7 +85,8 @@ def parse_capabilities(
     }
     status = {str(key): str(value) for key, value in info.get("DriverStatus") or ()}
     containerd = "snapshotter" in status.get("driver-type", "")
-    cdi = _discovered_cdi(info)
+    discovered = _discovered_cdi(info)
+    cdi = cdi_files if discovered is None else discovered
     features: set[DockerfileFeature] = {"run-network"}
     if not engine < _DOCKERFILE_1_4:
         features |= {"heredoc", "copy-link"}
@@ -133,6 +143,32 @@ def _discovered_cdi(info: Mapping[str, Any]) -> frozenset[str] | None:
         for device in info["DiscoveredDevices"]
         if device.get("Source") == "cdi"
     )
+
+
+def probe_cdi_files(info: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the devices in a local engine's CDI specifications; ``None`` if it does no CDI.
+
+    Engines before API 1.50 name the folders and not the devices.
+
+    Source:
+        CDI specification: ``kind`` and ``devices[].name`` of each ``*.json`` and ``*.yaml`` file.
+    """
+    folders = info.get("CDISpecDirs")
+    if not folders or info.get("DiscoveredDevices") is not None:
+        return None
+    import yaml
+
+    names: set[str] = set()
+    for folder in folders:
+        for path in sorted(Path(folder).glob("*")):
+            if path.suffix not in {".json", ".yaml", ".yml"}:
+                continue
+            try:
+                spec = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML as well
+                names |= {f"{spec['kind']}={device['name']}" for device in spec["devices"]}
+            except (OSError, yaml.YAMLError, KeyError, TypeError):
+                continue  # the engine skips it as well
+    return frozenset(names)
 
 
 def _gpu_route(cdi: frozenset[str] | None) -> GpuRoute:

@@ -258,6 +258,8 @@ class SdkEngine:
                 headers=all_headers,
                 stream=stream,
                 timeout=self._timeout_s if timeout_s == -1 else timeout_s,
+                # Said at each request: else REQUESTS_CA_BUNDLE would win over the engine's own CA.
+                verify=self._client.verify,
             )
         except requests.exceptions.RequestException as exc:
             self._translate_transport(exc)

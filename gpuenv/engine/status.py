@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuenv.engine.connect import EngineAddress, find_addresses, open_address
+from gpuenv.engine.connect import (
+    EngineAddress,
+    closest_failure,
+    find_addresses,
+    open_address,
+)
 from gpuenv.errors import EngineUnavailableError
 
 if TYPE_CHECKING:
@@ -73,6 +78,19 @@ def probe_status(target: str | None, environ: Mapping[str, str]) -> EngineStatus
                 capabilities, free_bytes = engine.capabilities, engine.free_bytes()
         attempts.append(Attempt(address=address))
     return EngineStatus(attempts=tuple(attempts), capabilities=capabilities, free_bytes=free_bytes)
+
+
+def require_chosen(status: EngineStatus) -> None:
+    """Make sure that an engine answers.
+
+    Raises:
+        EngineUnavailableError: None does; its ``data`` has what was tried.
+    """
+    if status.chosen is None:
+        failures = [attempt.error for attempt in status.attempts if attempt.error is not None]
+        error = closest_failure(failures)
+        error.data.update(status.as_dict())
+        raise error
 
 
 def describe(status: EngineStatus) -> tuple[tuple[str, str], ...]:

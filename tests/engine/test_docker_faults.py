@@ -186,6 +186,7 @@ def test_containers_of_a_private_engine_reach_out_and_are_reached(
         ContainerSpec(
             image=BASE,
             command=("sleep", "600"),
+            init=True,
             network=network.name,
             ports=(PortBinding(container_port=7),),
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from gpuenv.engine.docker import (
     parse_capabilities,
     parse_rlimit_ceiling,
     parse_usage,
+    probe_cdi_files,
     translate,
     translate_transfer,
 )
@@ -20,6 +22,9 @@ from gpuenv.engine.protocol import UsageSample
 from gpuenv.engine.sdk import parse_container, parse_time, split_ref
 from gpuenv.engine.usage import bytes_per_second, cpu_percent
 from gpuenv.errors import LaunchFailedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Status and words as Docker 20.10.24 sent them; those on GPUs as users of Docker 25 to 28 report
 # them, since they need the hardware.
@@ -205,6 +210,22 @@ def test_gpus_come_by_cdi_where_the_engine_knows_nvidias_devices() -> None:
     other = [{"Source": "cdi", "ID": "vendor.com/nic=0"}]
     caps = parse_capabilities(VERSION, {**INFO, "DiscoveredDevices": other}, local=True)
     assert caps.gpu == "device-request"
+
+
+def test_cdi_files_are_read_where_the_engine_lists_no_devices(tmp_path: Path) -> None:
+    spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu"}
+    devices = [{"name": "0"}, {"name": "all"}]
+    (tmp_path / "nvidia.json").write_text(json.dumps({**spec, "devices": devices}))
+    (tmp_path / "more.yaml").write_text("kind: vendor.com/nic\ndevices:\n  - name: eth\n")
+    (tmp_path / "broken.yaml").write_text("{")
+    (tmp_path / "other.yaml").write_text("- 1")
+    (tmp_path / "notes.txt").write_text("kind: x")
+    info = {**INFO, "CDISpecDirs": [str(tmp_path), str(tmp_path / "none")]}
+    found = probe_cdi_files(info)
+    assert found == {"nvidia.com/gpu=0", "nvidia.com/gpu=all", "vendor.com/nic=eth"}
+    assert parse_capabilities(VERSION, info, local=True, cdi_files=found).gpu == "cdi-request"
+    assert probe_cdi_files(INFO) is None
+    assert probe_cdi_files({**info, "DiscoveredDevices": []}) is None
 
 
 @pytest.mark.parametrize(
