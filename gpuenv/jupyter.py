@@ -233,6 +233,7 @@ def _files(
 ) -> tuple[PutFile, ...]:
     uid, gid = plan.user.uid or 0, plan.user.gid or 0
     settings = {
+        "name": plan.identity.name,
         "port": CONTAINER_PORT,
         "root_dir": WORKSPACE if has_workspace else HOME,
         "tls": jupyter.certificate is not None,
@@ -244,7 +245,7 @@ def _files(
     inside = package_dir() / "inside"
     files = [
         PutFile(path=f"{FOLDER}/{name}", content=(inside / name).read_bytes())
-        for name in ("jupyter_server_config.py", "gpuenv_jupyter.py")
+        for name in ("jupyter_server_config.py", "gpuenv_jupyter.py", "login.html")
     ]
     files.append(
         PutFile(path=f"{FOLDER}/settings.json", content=json.dumps(settings, indent=1).encode())

@@ -183,6 +183,7 @@ _JUPYTER = (
     "jupyter-resource-usage",
     "jupyterlab",
     "jupyterlab-nvdashboard",
+    "matplotlib",
 )
 _SSH = ("openssh-server", "rsync", "screen", "tmux")
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-pytest_plugins = ["tests.engine_fixtures"]
+pytest_plugins = ["tests.engine_fixtures", "tests.launch_fixtures"]
 
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent

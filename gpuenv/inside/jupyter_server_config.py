@@ -49,6 +49,12 @@ if _settings["tls"]:
     c.ServerApp.certfile = os.path.join(HERE, "tls-cert.pem")
     c.ServerApp.keyfile = os.path.join(HERE, "tls-key.pem")
 
+c.ServerApp.extra_template_paths = [HERE]
+c.ServerApp.jinja_template_vars = {
+    "gpuenv_access": _settings["secret_file"],
+    "gpuenv_name": _settings["name"],
+}
+
 # No token of Jupyter's own making: none is generated, printed or written into its runtime files.
 c.IdentityProvider.token = ""
 c.FileIdentityProvider.secret_file = os.path.join(HERE, _settings["secret_file"])
