@@ -154,7 +154,7 @@ def plan_order(order: ImageOrder, shop: Workshop) -> BuildPlan:
         row = replace(row, base_image=base.ref)
     for note in (*settled.passed_over, *row.notes):
         shop.tell.note(note)
-    for warning in row.warnings:
+    for warning in (*settled.warnings, *row.warnings):
         shop.tell.warn(warning)
     spec = ImageSpec(environment=row, image=order.image)
     delivery = deliver(spec, settled, shop.client, apt_mirror=order.apt_mirror)

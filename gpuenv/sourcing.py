@@ -9,10 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from gpuenv.errors import UnsupportedCombinationError
 from gpuenv.index.delivery import TorchChannel
 from gpuenv.index.prepare import prepare_delivery
 from gpuenv.index.simple import fetch_pages
-from gpuenv.index.wheels import availability_of, find_wheel, places_of, scan_wheelhouse
+from gpuenv.index.wheels import (
+    availability_of,
+    find_wheel,
+    places_of,
+    scan_wheelhouse,
+    torch_constraints,
+)
 from gpuenv.matrix.resolve import resolve
 from gpuenv.render import UV_REQUIREMENT, later_requirements, torch_requirements
 from gpuenv.spec import WheelKey
@@ -20,7 +27,7 @@ from gpuenv.spec import WheelKey
 if TYPE_CHECKING:
     from gpuenv.index.delivery import SourceDelivery
     from gpuenv.index.simple import ProjectPage, SimpleClient
-    from gpuenv.index.sources import Source
+    from gpuenv.index.sources import PackageSources, Source
     from gpuenv.index.wheels import WheelAnswer
     from gpuenv.matrix.model import Matrix
     from gpuenv.spec import EnvironmentSpec, HostGpus, ImageSpec, MatrixRequest
@@ -33,11 +40,13 @@ class Settled:
     Attributes:
         answer: ``None`` when the wheel lies in a directory of this host.
         passed_over: Which better rows could not be had, and why; one sentence a reason.
+        warnings: What had to be set aside to fulfil the request.
     """
 
     environment: EnvironmentSpec
     answer: WheelAnswer | None = None
     passed_over: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def settle_environment(
@@ -50,6 +59,10 @@ def settle_environment(
 ) -> Settled:
     """Resolve a request to the best row whose wheel can really be had.
 
+    A constraint of this host on torch (``torch<=2.14.1``) guides the choice like a wheel that is
+    missing. Where nothing within it fulfils the request, the request wins and a warning says so:
+    the constraint was written for this host, the request for the image.
+
     Args:
         client: Asks the sources; it holds this host's package settings.
         local_bases: See :func:`gpuenv.matrix.resolve.resolve`.
@@ -58,10 +71,38 @@ def settle_environment(
         UnsupportedCombinationError: No row fits, or none of those that fit can be had; ``why`` has
             what the sources answered.
     """
-    sources = client.sources
+    pages: dict[tuple[Source, str], ProjectPage] = {}
+
+    def settle(sources: PackageSources) -> Settled:
+        return _settle(matrix, request, client, sources, pages, host=host, local_bases=local_bases)
+
+    try:
+        return settle(client.sources)
+    except UnsupportedCombinationError:
+        caps = torch_constraints(client.sources)
+        if not caps:
+            raise
+    others = tuple(it for it in client.sources.constraints if it not in caps)
+    settled = settle(replace(client.sources, constraints=others))
+    warnings = (
+        f"{cap.requirement} ({cap.origin}) is set aside: nothing within it fulfils the request"
+        for cap in caps
+    )
+    return replace(settled, warnings=tuple(warnings))
+
+
+def _settle(
+    matrix: Matrix,
+    request: MatrixRequest,
+    client: SimpleClient,
+    sources: PackageSources,
+    pages: dict[tuple[Source, str], ProjectPage],
+    *,
+    host: HostGpus,
+    local_bases: frozenset[str],
+) -> Settled:
     local = scan_wheelhouse(sources)
     answers: list[WheelAnswer] = []
-    pages: dict[tuple[Source, str], ProjectPage] = {}
     while True:
         row = resolve(
             matrix,

@@ -104,8 +104,10 @@ def plan_delivery(
         client = sources.client_certificate.value
         files.append(ContextFile(path="client.pem", source=client, secret=True))
         environ.append(("SSL_CLIENT_CERT", f"{MOUNT_POINT}/client.pem"))
-    if sources.constraints:
-        lines = "".join(f"{c.requirement}\n" for c in sources.constraints)
+    # A row pins torch and all that comes with it; a constraint on those has had its say before.
+    beside = [it.requirement for it in sources.constraints if not it.is_of_the_row]
+    if beside:
+        lines = "".join(f"{requirement}\n" for requirement in beside)
         files.append(ContextFile(path="constraints.txt", data=lines.encode()))
         environ.append(("UV_CONSTRAINT", f"{MOUNT_POINT}/constraints.txt"))
     files += [ContextFile(path=f"wheels/{name}", source=a.path) for name, a in wheels.items()]

@@ -226,6 +226,25 @@ def _links_of_html(body: bytes, base_url: str) -> Iterator[Link]:
         )
 
 
+def marker_environment(python: PythonVersion, arch: Arch) -> dict[str, str]:
+    """Return what environment markers see inside an image."""
+    version = f"{python.major}.{python.minor}"
+    return {
+        "extra": "",
+        "implementation_name": "cpython",
+        "implementation_version": f"{version}.0",
+        "os_name": "posix",
+        "platform_machine": arch,
+        "platform_python_implementation": "CPython",
+        "platform_release": "",
+        "platform_system": "Linux",
+        "platform_version": "",
+        "python_full_version": f"{version}.0",
+        "python_version": version,
+        "sys_platform": "linux",
+    }
+
+
 def target_tags(
     python: PythonVersion, arch: Arch, *, glibc: tuple[int, int] = (2, 35)
 ) -> tuple[Tag, ...]:

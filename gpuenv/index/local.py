@@ -16,6 +16,7 @@ from gpuenv.index.links import (
     Link,
     UnreadablePageError,
     best_wheel,
+    marker_environment,
     normalize_name,
     parse_archive,
     parse_page,
@@ -118,31 +119,18 @@ class _Chooser:
     """Follows requirements through the metadata of local archives."""
 
     def __init__(self, sources: PackageSources, *, python: PythonVersion, arch: Arch) -> None:
-        from packaging.requirements import InvalidRequirement, Requirement
-
         self._sources = sources.local
         self._tags = target_tags(python, arch)
         self._python = f"{python.major}.{python.minor}"
-        self._environment = {
-            "implementation_name": "cpython",
-            "implementation_version": f"{self._python}.0",
-            "os_name": "posix",
-            "platform_machine": arch,
-            "platform_python_implementation": "CPython",
-            "platform_release": "",
-            "platform_system": "Linux",
-            "platform_version": "",
-            "python_full_version": f"{self._python}.0",
-            "python_version": self._python,
-            "sys_platform": "linux",
-        }
+        self._environment = marker_environment(python, arch)
         self._specifiers: dict[str, SpecifierSet] = {}
         for constraint in sources.constraints:
-            try:
-                requirement = Requirement(constraint.requirement)
-            except InvalidRequirement:
-                continue  # the installer names it, with its line
-            if requirement.marker is None or requirement.marker.evaluate(self._environment):
+            requirement = constraint.parse()  # what cannot be parsed the installer names
+            if (
+                requirement is not None
+                and not constraint.is_of_the_row
+                and constraint.holds_in(self._environment)
+            ):
                 self._narrow(requirement)
 
     def choose(self, requirements: Iterable[str], elsewhere: Elsewhere) -> dict[str, LocalArchive]:

@@ -12,8 +12,11 @@ from gpuenv.errors import ConfigurationError
 from gpuenv.secret import MASK, Secret, redact_text, redact_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
 
 SourceKind: TypeAlias = Literal["local-dir", "local-simple-index", "remote"]
 IndexStrategy: TypeAlias = Literal["first-index", "unsafe-first-match", "unsafe-best-match"]
@@ -21,6 +24,8 @@ IndexStrategy: TypeAlias = Literal["first-index", "unsafe-first-match", "unsafe-
 PYPI_URL = "https://pypi.org/simple"
 PYTORCH_URL = "https://download.pytorch.org/whl"
 
+_SEPARATORS = re.compile(r"[-_.]+")
+_OF_THE_ROW = frozenset({"torch", "torchvision", "torchaudio", "triton", "pytorch-triton"})
 _VARIANT = re.compile(r"cpu|xpu|cu[0-9]{2,3}|rocm[0-9.]+")
 _SHORTEST_HIDDEN = 4
 T = TypeVar("T")
@@ -132,6 +137,41 @@ class Constraint:
 
     requirement: str
     origin: str
+
+    @property
+    def project(self) -> str:
+        """The project it is about; empty for a line that cannot be parsed."""
+        parsed = self.parse()
+        return "" if parsed is None else _SEPARATORS.sub("-", parsed.name).lower()
+
+    @property
+    def specifier(self) -> SpecifierSet:
+        """The versions it allows; all, for a line that cannot be parsed."""
+        from packaging.specifiers import SpecifierSet
+
+        parsed = self.parse()
+        return SpecifierSet() if parsed is None else parsed.specifier
+
+    def holds_in(self, environment: Mapping[str, str]) -> bool:
+        """Say whether its marker, if it has one, is true."""
+        parsed = self.parse()
+        if parsed is None or parsed.marker is None:
+            return parsed is not None
+        return parsed.marker.evaluate(dict(environment))
+
+    @property
+    def is_of_the_row(self) -> bool:
+        """Say whether it is about what a matrix row pins: torch, its companions, CUDA's wheels."""
+        return self.project in _OF_THE_ROW or self.project.startswith(("nvidia-", "cuda-"))
+
+    def parse(self) -> Requirement | None:
+        """Return the requirement, ``None`` for a line the installer would refuse."""
+        from packaging.requirements import InvalidRequirement, Requirement
+
+        try:
+            return Requirement(self.requirement)
+        except InvalidRequirement:
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

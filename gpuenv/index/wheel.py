@@ -15,8 +15,9 @@ from email.parser import HeaderParser
 from typing import TYPE_CHECKING
 
 from gpuenv.index.failures import NotOnIndexError, PackageIndexError
-from gpuenv.index.links import parse_archive
+from gpuenv.index.links import marker_environment, parse_archive
 from gpuenv.secret import redact_url
+from gpuenv.versions import PythonVersion
 from gpuenv.wheelfacts import WheelFacts
 
 if TYPE_CHECKING:
@@ -333,17 +334,7 @@ def _pins(requires: tuple[str, ...], arch: Arch) -> Iterator[tuple[str, str]]:
     """
     from packaging.requirements import InvalidRequirement, Requirement
 
-    environment = {
-        "platform_system": "Linux",
-        "platform_machine": arch,
-        "sys_platform": "linux",
-        "os_name": "posix",
-        "platform_python_implementation": "CPython",
-        "implementation_name": "cpython",
-        "python_version": "3.11",
-        "python_full_version": "3.11.0",
-        "extra": "",
-    }
+    environment = marker_environment(PythonVersion((3, 11)), arch)
     for text in requires:
         try:
             requirement = Requirement(text)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from gpuenv.index.failures import IndexRefusedError, NotOnIndexError
-from gpuenv.index.links import Link, best_wheel, target_tags
+from gpuenv.index.links import Link, best_wheel, marker_environment, target_tags
 from gpuenv.index.local import local_links
 from gpuenv.index.simple import fetch_pages
 from gpuenv.index.sources import PYTORCH_URL
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from gpuenv.index.links import Archive
     from gpuenv.index.simple import ProjectPage, SimpleClient
-    from gpuenv.index.sources import PackageSources, Source
+    from gpuenv.index.sources import Constraint, PackageSources, Source
     from gpuenv.spec import Arch, WheelSource
 
 WheelState: TypeAlias = Literal["available", "missing", "unreachable"]
@@ -192,18 +192,17 @@ def find_wheel(
 
 def constraint_against(key: WheelKey, sources: PackageSources) -> str:
     """Return which constraint of this host rules a torch version out, or an empty text."""
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    for constraint in sources.constraints:
-        try:
-            requirement = Requirement(constraint.requirement)
-        except InvalidRequirement:
-            continue  # the installer names it, with its line
-        if requirement.name.lower() == "torch" and not requirement.specifier.contains(
-            str(key.torch), prereleases=True
-        ):
-            return f"this host allows only {constraint.requirement} ({constraint.origin})"
+    environment = marker_environment(key.python, key.arch)
+    for it in torch_constraints(sources):
+        allowed = it.specifier.contains(str(key.torch), prereleases=True)
+        if it.holds_in(environment) and not allowed:
+            return f"this host allows only {it.requirement} ({it.origin})"
     return ""
+
+
+def torch_constraints(sources: PackageSources) -> tuple[Constraint, ...]:
+    """Return the constraints of this host on torch itself."""
+    return tuple(it for it in sources.constraints if it.project == "torch")
 
 
 def availability_of(

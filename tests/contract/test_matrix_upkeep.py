@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuenv.cli import main
+from gpuenv.index.simple import SimpleClient
+from gpuenv.index.sources import Constraint, PackageSources, Setting, Source
 from gpuenv.matrix.document import read_document, write_document
-from gpuenv.matrix.load import shipped_matrix_path
+from gpuenv.matrix.load import load_matrix, shipped_matrix_path
+from gpuenv.secret import Secret
+from gpuenv.sourcing import settle_environment
+from gpuenv.spec import HostGpus, MatrixRequest
+from gpuenv.versions import CudaVersion, TorchVersion
 from tests.contract.index_server import IndexServer, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from gpuenv.sourcing import Settled
 
 PYTHONS = ("310", "311", "312", "313", "314")
 ARCHES = ("x86_64", "aarch64")
@@ -164,6 +172,39 @@ def test_update_proposes_and_writes_only_when_told(
     # What was written is what the next run finds, and there is nothing left to do.
     code, answer = gpuenv(*arguments)
     assert answer["data"]["changes"] == []
+
+
+def settle(server: IndexServer, torch: str | None, cap: str) -> Settled:
+    index = Source.remote(server.url("simple"), origin="test")
+    sources = PackageSources(
+        index=index,
+        torch_index=Setting(value=Secret(server.url("whl")), origin="test"),
+        constraints=(Constraint(requirement=cap, origin="/etc/caps.txt"),),
+    )
+    request = MatrixRequest(
+        torch=TorchVersion.parse(torch) if torch else None, cuda=CudaVersion.parse("13.0")
+    )
+    return settle_environment(load_matrix(), request, SimpleClient(sources), host=HostGpus())
+
+
+def test_a_cap_of_this_host_guides_a_free_choice_and_yields_to_a_request(
+    server: IndexServer,
+) -> None:
+    older = torch_wheel("2.13.0", "13.0")
+    newer = torch_wheel("2.14.1", "13.0")
+    serve(
+        server,
+        "torch",
+        {**release("2.13.0", "2026-07-08", older), **release("2.14.1", "2026-09-30", newer)},
+    )
+    free = settle(server, None, "torch<2.14")
+    assert (str(free.environment.torch), free.warnings) == ("2.13.0", ())
+    assert any("allows only torch<2.14 (/etc/caps.txt)" in line for line in free.passed_over)
+    asked = settle(server, "2.14", "torch<2.14")
+    assert str(asked.environment.torch) == "2.14.1"
+    assert asked.warnings == (
+        "torch<2.14 (/etc/caps.txt) is set aside: nothing within it fulfils the request",
+    )
 
 
 def test_an_index_that_cannot_be_asked_is_an_error_and_not_a_pass(

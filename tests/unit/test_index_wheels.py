@@ -168,6 +168,13 @@ def test_a_constraint_of_the_host_rules_a_version_out_and_is_named() -> None:
     assert answer.reason == "this host allows only torch<=2.9.0 (/etc/constraints.txt)"
 
 
+def test_a_constraint_for_another_python_does_not_count() -> None:
+    cap = Constraint(requirement='torch<2; python_version < "3.9"', origin="c.txt")
+    sources = PackageSources(index=PYPI, constraints=(cap,))
+    answer = ask(key("2.9.1", "cu128"), "pypi", pypi_page(), sources=sources)
+    assert answer.state == "available"
+
+
 def test_offline_has_no_index_to_ask() -> None:
     sources = PackageSources(index=PYPI, offline=True)
     answer = ask(key("2.9.1", "cu128"), "pypi", sources=sources)
