@@ -79,7 +79,9 @@ def plan_delivery(
     remote_indexes = [s for s in sources.indexes if s.path is None]
     remote_links = [s for s in sources.links if s.path is None]
     if torch is not None and not sources.offline:
-        (remote_links if torch.flat else remote_indexes).insert(0, torch.source)
+        places = remote_links if torch.flat else remote_indexes
+        if torch.source not in places:
+            places.insert(0, torch.source)
     wheels = {archive.path.name: archive for archive in reversed(archives)}
     settings = _InnerSettings(
         main=sources.index if sources.index in remote_indexes else None,

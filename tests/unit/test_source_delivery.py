@@ -251,6 +251,14 @@ def test_a_flat_page_of_torch_wheels_is_offered_as_links() -> None:
     assert [i["url"] for i in uv["index"]] == ["https://bob:pa55word@pypi.example/simple"]
 
 
+def test_an_index_of_the_host_that_has_the_torch_wheel_is_named_once() -> None:
+    extra = Source.remote("https://download.pytorch.org/whl/cu126", origin="pip.conf")
+    sources = PackageSources(index=PYPI, extra_indexes=(extra,))
+    delivery = plan_delivery(sources, torch=TorchChannel(source=extra))
+    uv = tomllib.loads(text_of(delivery, "uv.toml"))
+    assert [i["url"] for i in uv["index"]].count(extra.location) == 1
+
+
 def test_no_password_shows_or_enters_the_text_of_a_step() -> None:
     other = Source.remote("https://bob:0ther@pypi.example/simple", origin="PIP_INDEX_URL")
     proxy = Setting(value=Secret("http://u:pr0xy@p.example:1"), origin="https_proxy")
