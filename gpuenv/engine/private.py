@@ -192,7 +192,7 @@ def _start(
         (plan.run_dir / stale).unlink(missing_ok=True)
     (plan.run_dir / "daemon.json").write_text("{}\n")
     # What a daemon that was killed remembers of its networks makes the next one delete docker0,
-    # the default bridge of every *other* engine here, before it makes its own anew (seen with 20.10).
+    # the default bridge of every *other* engine here, before it makes its own anew (20.10).
     (plan.data_dir / "network" / "files" / "local-kv.db").unlink(missing_ok=True)
     began = plan.log.stat().st_size if plan.log.exists() else 0
     private_net.set_up(plan.network)

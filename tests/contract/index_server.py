@@ -87,6 +87,8 @@ class IndexServer:
                 outer.requests.append((path, dict(self.headers)))
                 self._answer(outer._reply(path, self.headers.get("Authorization")))
 
+            do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
+
             def _answer(self, reply: Reply) -> None:
                 body, status, headers = reply.body, reply.status, dict(reply.headers)
                 span = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
@@ -101,7 +103,8 @@ class IndexServer:
                 for name, value in headers.items():
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(body)
+                if self.command == "GET":
+                    self.wfile.write(body)
 
             def log_message(self, *_: Any) -> None:
                 """Say nothing."""
