@@ -19,6 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("host", "content"),
     ("engine", "report", "sourcing", "upkeep"),
     ("containers", "probing"),
+    ("ssh",),
     ("build", "launch", "jupyter", "doctor"),
     ("provision", "life"),
     ("output", "commands", "cli", "__main__"),
