@@ -191,8 +191,9 @@ def _start(
     for stale in ("docker.sock", "docker.pid"):
         (plan.run_dir / stale).unlink(missing_ok=True)
     (plan.run_dir / "daemon.json").write_text("{}\n")
-    # What a daemon that was killed remembers of its networks makes the next one delete docker0,
-    # the default bridge of every *other* engine here, before it makes its own anew (20.10).
+    # With its memory of networks a daemon that starts again deletes docker0, the default bridge of
+    # every *other* engine here, before it takes up its own (seen with 20.10, after a clean stop and
+    # after a crash). The networks made on this engine are lost with it.
     (plan.data_dir / "network" / "files" / "local-kv.db").unlink(missing_ok=True)
     began = plan.log.stat().st_size if plan.log.exists() else 0
     private_net.set_up(plan.network)

@@ -8,6 +8,7 @@ outside from here, each rule marked with a comment by which exactly those are re
 from __future__ import annotations
 
 import ipaddress
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -153,7 +154,8 @@ def tear_down(network: PrivateNetwork) -> None:
 
 
 def _bridge_exists(name: str) -> bool:
-    return Path("/sys/class/net", name).exists()
+    # Not by /sys: it may show the interfaces of another network namespace.
+    return name in {interface for _, interface in socket.if_nameindex()}
 
 
 def _works(*arguments: str) -> bool:
