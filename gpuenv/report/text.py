@@ -165,7 +165,7 @@ def name_of(result: CheckResult) -> str:
 
 def place_of(where: Mapping[str, object]) -> str:
     """Return where the facts are from, in words: ``image localhost/gpuenv/train``."""
-    kind = str(where.get("kind") or "unknown place")
+    kind = one_line(str(where.get("kind") or "unknown place"))
     target = one_line(str(where.get("target") or ""))
     words = {"host": "this host", "python": "Python"}.get(kind, kind)
     return f"{words} {target}" if target and kind != "host" else words
