@@ -202,6 +202,7 @@ def check_temporary(facts: Facts) -> Results:
                     why="nothing can be compiled or cached there",
                     evidence=evidence,
                     fixes=[move],
+                    suspects=() if name == "tmp" else ("ctr.uid",),
                 )
             )
         elif place.get("rename"):

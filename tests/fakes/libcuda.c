@@ -6,6 +6,7 @@
  * FAKE_SM       their compute capability (90)
  * FAKE_NAME     their name
  * FAKE_CUDA_DO  "sleep" or "abort": what cuInit does instead of answering
+ * Compiled with -DALWAYS=803 it returns that, whatever the environment says.
  *
  * With a failing cuInit the real torch prints its real text for that code. With a working one torch
  * asks for functions that are not here and crashes, which is a test of its own.
@@ -20,13 +21,21 @@ static int number(const char *name, int fallback) {
   return value ? atoi(value) : fallback;
 }
 
+static int answer(void) {
+#ifdef ALWAYS
+  return ALWAYS;
+#else
+  return number("FAKE_CUINIT", 0);
+#endif
+}
+
 int cuInit(unsigned flags) {
   const char *deed = getenv("FAKE_CUDA_DO");
   (void)flags;
   if (deed && !strcmp(deed, "sleep")) sleep(3600);
   if (deed && !strcmp(deed, "abort")) abort();
   if (deed && !strcmp(deed, "noise")) { puts("noise on standard output"); fflush(stdout); }
-  return number("FAKE_CUINIT", 0);
+  return answer();
 }
 
 int cuDriverGetVersion(int *version) {
@@ -36,12 +45,12 @@ int cuDriverGetVersion(int *version) {
 
 int cuDeviceGetCount(int *count) {
   *count = number("FAKE_GPUS", 1);
-  return number("FAKE_CUINIT", 0);
+  return answer();
 }
 
 int cuDeviceGet(int *device, int ordinal) {
   *device = ordinal;
-  return ordinal < number("FAKE_GPUS", 1) ? number("FAKE_CUINIT", 0) : 101;
+  return ordinal < number("FAKE_GPUS", 1) ? answer() : 101;
 }
 
 int cuDeviceGetName(char *name, int size, int device) {
@@ -65,7 +74,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
   }
 }
 
-int stub(void) { return number("FAKE_CUINIT", 0); }
+int stub(void) { return answer(); }
 
 int cuGetProcAddress_v2(const char *symbol, void **found, int version, unsigned long long flags,
                         int *status) {

@@ -12,21 +12,36 @@ from tests.conftest import missing
 HERE = Path(__file__).parent
 
 
-def _compile(source: Path, library: Path) -> Path:
+def _compile(source: Path, library: Path, *flags: str) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         missing("a C compiler, to build the stand-ins for the driver's libraries")
     library.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-Wl,-soname," + library.name, "-o", library, source],
+        [
+            compiler,
+            *flags,
+            "-shared",
+            "-fPIC",
+            f"-Wl,-soname,{library.name}",
+            "-o",
+            library,
+            source,
+        ],
         check=True,
     )
     return library
 
 
-def build_libcuda(folder: Path) -> Path:
-    """Compile ``libcuda.so.1`` into a folder, which then goes on LD_LIBRARY_PATH."""
-    return _compile(HERE / "libcuda.c", folder / "libcuda.so.1")
+def build_libcuda(folder: Path, *, always: int | None = None) -> Path:
+    """Compile ``libcuda.so.1`` into a folder, which then goes on LD_LIBRARY_PATH.
+
+    Args:
+        folder: Made when it is not there.
+        always: What cuInit returns, whatever FAKE_CUINIT says.
+    """
+    flags = () if always is None else (f"-DALWAYS={always}",)
+    return _compile(HERE / "libcuda.c", folder / "libcuda.so.1", *flags)
 
 
 def nvml_names() -> list[str]:
