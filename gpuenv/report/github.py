@@ -15,8 +15,8 @@ from gpuenv.checks.model import Status
 from gpuenv.report.text import (
     GROUP_TITLES,
     by_group,
-    count_by_status,
-    count_words,
+    group_words,
+    mark_of_group,
     name_of,
     on_side,
     one_line,
@@ -123,8 +123,8 @@ def _summary(report: Report) -> Iterator[str]:
         yield "| | Area | Result |"
         yield "|---|---|---|"
     for key, results in groups.items():
-        counts = count_by_status(results)
-        yield f"| {_ICONS[next(iter(counts))]} | {GROUP_TITLES[key]} | {count_words(counts)} |"
+        icon = _ICONS[mark_of_group(results)]
+        yield f"| {icon} | {GROUP_TITLES[key]} | {group_words(results)} |"
     skipped = skip_words(diagnosis.results)
     if skipped:
         yield ""

@@ -21,7 +21,7 @@ from gpuenv.report.text import (
     GROUP_TITLES,
     by_group,
     count_by_status,
-    count_words,
+    group_words,
     level_name,
     name_of,
     on_side,
@@ -124,7 +124,7 @@ def _groups(diagnosis: Diagnosis) -> tuple[_Group, ...]:
     return tuple(
         _Group(
             title=GROUP_TITLES[key],
-            words=count_words(count_by_status(results)),
+            words=group_words(results),
             results=tuple(results),
         )
         for key, results in by_group(diagnosis.results).items()

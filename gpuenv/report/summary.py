@@ -58,7 +58,8 @@ def _gpus(facts: Facts) -> str:
     if not parts:
         pci = _mapping(facts.get("host.pci")).get("gpus")
         if isinstance(pci, (list, tuple)):
-            parts.append(f"{len(pci)} NVIDIA GPUs on the PCI bus" if pci else "no NVIDIA GPU")
+            number = "one NVIDIA GPU" if len(pci) == 1 else f"{len(pci)} NVIDIA GPUs"
+            parts.append(f"{number} on the PCI bus" if pci else "no NVIDIA GPU")
     release = _text(nvml.get("driver")) or _text(
         _mapping(facts.get("host.driver")).get("module_version")
     )

@@ -16,9 +16,9 @@ from gpuenv.report.summary import place_facts
 from gpuenv.report.text import (
     GROUP_TITLES,
     by_group,
-    count_by_status,
-    count_words,
+    group_words,
     level_name,
+    mark_of_group,
     name_of,
     on_side,
     one_line,
@@ -30,7 +30,7 @@ from gpuenv.report.text import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.text import Text
 
@@ -279,9 +279,8 @@ class _Layout:
             return
         column = max(len(GROUP_TITLES[key]) for key in groups)
         for key, results in groups.items():
-            counts = count_by_status(results)
-            worst = _mark_of_group(counts)
-            words = count_words(counts)
+            worst = mark_of_group(results)
+            words = group_words(results)
             yield (
                 Piece(f"  {self.symbols.marks[worst]} ", _STYLES[worst]),
                 Piece(GROUP_TITLES[key].ljust(column)),
@@ -368,15 +367,6 @@ _LABEL_WIDTH = 14
 _EVIDENCE_SHOWN = 6
 _VALUE_SHOWN = 300
 _NOTES_SHOWN = 8
-
-
-def _mark_of_group(counts: Mapping[Status, int]) -> Status:
-    """Return the status a group is marked with: the worst; well only when most of it was seen."""
-    worst = next(iter(counts))
-    if worst in {Status.FAIL, Status.ERROR, Status.WARN}:
-        return worst
-    well = counts.get(Status.PASS, 0) + counts.get(Status.INFO, 0)
-    return Status.PASS if well > counts.get(Status.SKIP, 0) else Status.SKIP
 
 
 def _is_worth_telling(result: CheckResult) -> bool:

@@ -137,15 +137,42 @@ def count_words(counts: Mapping[Status, int]) -> str:
     )
 
 
+def group_words(results: Sequence[CheckResult]) -> str:
+    """Return the counts of a group; what only a deeper level looks at is told apart."""
+    deeper = [result for result in results if result.reason == "level"]
+    looked_at = [result for result in results if result.reason != "level"]
+    words = [count_words(count_by_status(looked_at))] if looked_at else []
+    if deeper:
+        words.append(f"{len(deeper)} at a deeper level")
+    return ", ".join(words)
+
+
+def mark_of_group(results: Sequence[CheckResult]) -> Status:
+    """Return the status a group is marked with: the worst; well only when most of it was seen."""
+    counts = count_by_status([result for result in results if result.reason != "level"])
+    for status in (Status.FAIL, Status.ERROR, Status.WARN):
+        if counts.get(status):
+            return status
+    well = counts.get(Status.PASS, 0) + counts.get(Status.INFO, 0)
+    return Status.PASS if well > counts.get(Status.SKIP, 0) else Status.SKIP
+
+
 def skip_words(results: Sequence[CheckResult]) -> str:
-    """Return why checks were skipped, with numbers, the commonest first; empty when none was."""
+    """Return why checks were skipped, with numbers, the commonest first; empty when none was.
+
+    What only a deeper level looks at comes last: nobody asked for it.
+    """
     reasons: dict[str, int] = {}
+    deeper = sum(result.reason == "level" for result in results)
     for result in results:
-        if result.status is Status.SKIP:
+        if result.status is Status.SKIP and result.reason != "level":
             words = skip_reason(result)
             reasons[words] = reasons.get(words, 0) + 1
     ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{words} ({count})" for words, count in ordered)
+    parts = [f"{words} ({count})" for words, count in ordered]
+    if deeper:
+        parts.append(f"at a deeper level ({deeper})")
+    return ", ".join(parts)
 
 
 def skip_reason(result: CheckResult) -> str:

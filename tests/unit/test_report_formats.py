@@ -86,6 +86,25 @@ class TestTable:
             samples.healthy(), verbosity=1
         )
 
+    def test_what_a_deeper_level_looks_at_is_told_apart(self) -> None:
+        deeper = [
+            CheckResult(id=name, status=Status.SKIP, reason="level", summary="needs --level deep")
+            for name in ("num.step", "num.amp", "hw.temp")
+        ]
+        well = CheckResult(id="hw.ecc", status=Status.PASS, summary="no errors")
+        text = table(samples.report_of(samples.diagnosis_of(well, *deeper)))
+        assert "✓ Hardware health        1 passed, 1 at a deeper level" in text
+        assert "– Numerics and training  2 at a deeper level" in text  # noqa: RUF001 - a skip
+        assert "at a deeper level (3)" in text
+
+    def test_group_is_not_marked_well_when_most_of_it_was_skipped(self) -> None:
+        results = [
+            CheckResult(id="hw.ecc", status=Status.PASS, summary="no errors"),
+            CheckResult(id="hw.xid", status=Status.SKIP, reason="needs-root", summary="closed"),
+        ]
+        text = table(samples.report_of(samples.diagnosis_of(*results)))
+        assert "– Hardware health  1 passed, 1 skipped" in text  # noqa: RUF001 - a skip
+
     def test_skip_is_never_shown_as_passed(self) -> None:
         text = table(samples.nothing())
         assert "NOTHING TO DIAGNOSE" in text
