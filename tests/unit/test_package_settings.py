@@ -334,7 +334,7 @@ def test_no_credential_shows_in_repr_text_or_json(host: Host) -> None:
         ("https://pypi.org/simple", "https://pypi.org/simple"),
         ("https://u:p@h.example:8443/s/", "https://***@h.example:8443/s/"),
         ("https://token@h.example/s?sig=1#f", "https://***@h.example/s?***"),
-        ("/opt/wheels", "/opt/wheels"),
+        ("/srv/wheels", "/srv/wheels"),
         ("https://[bad/", "***"),
     ],
 )
