@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from gpuenv.checks.readings import read
@@ -59,8 +60,9 @@ def failed(say: Say, what: str, error: str, *more: str, source: str) -> Results:
 
 
 def first_line(error: str) -> str:
-    """Return an error's first line, short enough for a table."""
+    """Return an error's first line, without the source line that raised it, fit for a table."""
     line = error.strip().splitlines()[0] if error.strip() else "no text"
+    line = re.sub(r"\[enforce fail at [^\]]*\] (?:[^.]*\. )?", "", line)
     return line if len(line) <= 120 else line[:117] + "..."  # noqa: PLR2004 - a table's width
 
 

@@ -547,11 +547,12 @@ MUST_FIRE = (
         name="an interface that does not exist",
         probe="torch.collective",
         change=failure(
-            error="RuntimeError: [enforce fail at device.cc:84] ifa != nullptr. Unable to find "
+            error="RuntimeError: [enforce fail at /__w/pytorch/third_party/gloo/gloo/transport/tcp/"
+            "device.cc:84] ifa != nullptr. Unable to find "
             "address for: nope"
         ),
         status=Status.FAIL,
-        says="rank 1 (CPU) failed in join",
+        says="rank 1 (CPU) failed in join: RuntimeError: Unable to find address for: nope",
         suspects=("nccl.ifname",),
         base=CPU,
     ),
