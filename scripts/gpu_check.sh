@@ -37,7 +37,7 @@ fault() {
     >"$folder/fault-$name.json" 2>/dev/null
   if "$python" - "$folder/fault-$name.json" "$check" <<'EOF'
 import json, sys
-results = json.load(open(sys.argv[1]))["data"]["results"]
+results = json.load(open(sys.argv[1]))["data"]["checks"]
 sys.exit(not any(r["id"] == sys.argv[2] and r["status"] in ("warn", "fail") for r in results))
 EOF
   then say "named    $name ($check)"

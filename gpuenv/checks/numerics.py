@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 HARDWARE = ("hw.ecc", "hw.remap", "hw.xid")
 STEP_TOLERANCE = 1e-4
 TF32_RESIDUE = 2.0**-12
-SDPA_TOLERANCE = {"float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}
+# fused float32 kernels may multiply in TF32
+SDPA_TOLERANCE = {"float32": 3e-3, "float16": 4e-3, "bfloat16": 3e-2}
 PEAK_SLACK_BYTES = 4 << 20
 
 _DAMAGE = (

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 IMPORT_LIMIT_S = 120.0  # torch from a cold network disk, all ranks at once
 GRACE_S = 3.0  # after the first rank failed: long enough for the others to say how they noticed
 STACK_S = 0.5
-NOISE_LIMIT = 64 << 10
+NOISE_LIMIT = 256 << 10  # NCCL says at start which links it chose, some hundred lines
 STACK_HEAD = "(most recent call first):"
 STACK_LINES = 4
 _STARTING = ("", "import")

@@ -37,6 +37,7 @@ MEMORY_BYTES = 1024 * MIB
 MATMUL_SIZE = 8192
 LOAD_S = 1.0  # of matmul, long enough for power and thermal limits to show
 LEAST_FREE = 512 * MIB
+QUEUED = 4  # a wait costs as much as copying some MiB between GPUs
 
 
 def require_gpu(context: Context) -> None:
@@ -52,15 +53,16 @@ def settle(torch: Any, device: str) -> None:
 
 
 def seconds_of(torch: Any, device: str, action: Callable[[], Any], repeats: int = 5) -> float:
-    """Return the median time of one action, each waited for."""
+    """Return the median time of one action; several are queued before each wait."""
     action()
     samples = []
     for _ in range(repeats):
         settle(torch, device)
         start = time.perf_counter()
-        action()
+        for _ in range(QUEUED):
+            action()
         settle(torch, device)
-        samples.append(time.perf_counter() - start)
+        samples.append((time.perf_counter() - start) / QUEUED)
     return sorted(samples)[repeats // 2]
 
 
@@ -116,11 +118,8 @@ def copy_between(torch: Any, source: str, target: str, size: int) -> dict[str, A
     if source != "cpu":
         facts["peer_access"] = bool(torch.cuda.can_device_access_peer(source, target))
 
-    def copy() -> None:
-        arrived.copy_(data, non_blocking=True)
-        settle(torch, target)
-
-    facts["gb_per_s"] = size / seconds_of(torch, source, copy) / 1e9
+    seconds = seconds_of(torch, target, lambda: arrived.copy_(data, non_blocking=True))
+    facts["gb_per_s"] = size / seconds / 1e9
     return facts
 
 

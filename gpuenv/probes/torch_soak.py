@@ -124,8 +124,9 @@ class Load:
             torch.randn(self.size, self.size, device=device, generator=generator).to(dtype)
             for _ in range(2)
         )
-        self.right = self.a @ self.b
-        self.out = torch.empty_like(self.right)
+        self.out = torch.empty(self.size, self.size, device=device, dtype=dtype)
+        # by the same call as all later ones: another entry may choose another algorithm
+        self.right = torch.matmul(self.a, self.b, out=self.out).clone()
         self.wrong = torch.zeros((), dtype=torch.int64, device=device)
         self.rounds: list[float] = []
         self.per_round = 50

@@ -21,7 +21,6 @@ from gpuenv.checks.model import CheckResult, Diagnosis, Facts, Level, ProbeRun
 from gpuenv.checks.probes import TORCH_PROBES
 from gpuenv.probes import _runner
 from gpuenv.resources import package_dir
-from tests.conftest import missing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,14 +96,19 @@ class TorchProbes:
         return Findings(runs=answers, diagnosis=diagnose(facts, checks))
 
 
+def find_torch() -> str:
+    """Return a Python with torch, or skip: which torch to test is the caller's promise to make."""
+    if _PYTHON:
+        return _PYTHON
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("missing: a Python with torch (set GPUENV_TEST_TORCH)")
+    return sys.executable
+
+
 @pytest.fixture(scope="session")
 def torch_probes() -> TorchProbes:
-    """Return the runner, or skip where no Python with torch is to be had."""
-    if _PYTHON:
-        return TorchProbes(_PYTHON)
-    if importlib.util.find_spec("torch") is None:
-        missing("a Python with torch (set GPUENV_TEST_TORCH)")
-    return TorchProbes(sys.executable)
+    """Return the runner for the Python with torch."""
+    return TorchProbes(find_torch())
 
 
 @pytest.fixture

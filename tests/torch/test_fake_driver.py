@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuenv.checks.model import Status
-from tests.conftest import missing
 from tests.fakes.libraries import build_libcuda
 from tests.torch.conftest import TorchProbes
 
@@ -31,7 +30,7 @@ def cuda_torch() -> TorchProbes:
         probes = TorchProbes(python)
         if probes.run("torch.import").facts("torch.import").get("cuda"):
             return probes
-    return missing("a torch built with CUDA (set GPUENV_TEST_TORCH_CUDA)")
+    pytest.skip("missing: a torch built with CUDA (set GPUENV_TEST_TORCH_CUDA)")
 
 
 @pytest.mark.slow
