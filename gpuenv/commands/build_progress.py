@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from gpuenv.engine.events import BuildEvent
+    from gpuenv.engine.progress import BuildView, Line
     from gpuenv.output import Output
-    from gpuenv.report.build_progress import BuildView, Line
 
 MODES = ("auto", "plain", "json", "quiet")
 _SYMBOLS = {"done": "✓", "cached": "=", "failed": "✗", "warning": "!"}
@@ -37,7 +37,7 @@ def show_build(out: Output, mode: str) -> Iterator[Callable[[BuildEvent], None]]
     Raises:
         UsageError: There is no such mode.
     """
-    from gpuenv.report.build_progress import BuildView
+    from gpuenv.engine.progress import BuildView
 
     if mode not in MODES:
         raise UsageError(
@@ -63,7 +63,7 @@ def show_build(out: Output, mode: str) -> Iterator[Callable[[BuildEvent], None]]
 
 
 def _print_json(console: Console, event: BuildEvent) -> None:
-    from gpuenv.report.build_progress import event_as_dict
+    from gpuenv.engine.progress import event_as_dict
 
     console.file.write(json.dumps(event_as_dict(event), ensure_ascii=False) + "\n")
     console.file.flush()
@@ -77,7 +77,7 @@ def _print_plain(console: Console, view: BuildView, event: BuildEvent) -> None:
 
 def plain_line(line: Line) -> str:
     """Return one settled line for a log file."""
-    from gpuenv.report.build_progress import format_seconds
+    from gpuenv.engine.progress import format_seconds
 
     step = f"[{line.step}] " if line.step else ""
     if line.mark == "output":
@@ -118,7 +118,7 @@ def _live(console: Console, view: BuildView) -> Iterator[Callable[[BuildEvent], 
 
 
 def _settled_text(line: Line, *, width: int, plain: bool) -> Text:
-    from gpuenv.report.build_progress import format_seconds
+    from gpuenv.engine.progress import format_seconds
 
     took = "" if line.seconds is None else format_seconds(line.seconds)
     return _row(
@@ -141,7 +141,7 @@ def _row(
     """Return one line of the display; the title gives way so that the facts are always seen."""
     from rich.text import Text
 
-    from gpuenv.report.build_progress import shorten
+    from gpuenv.engine.progress import shorten
 
     head = f"{step:>5} "
     tail = f"  {facts[0]}" if facts[0] else ""
@@ -167,7 +167,7 @@ class _Running:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
-        from gpuenv.report.build_progress import format_seconds
+        from gpuenv.engine.progress import format_seconds
 
         with self._lock:
             running = [

@@ -19,14 +19,14 @@ from gpuenv.engine.events import (
     StepDone,
     StepStarted,
 )
-from gpuenv.errors import UsageError
-from gpuenv.output import Output as CommandOutput
-from gpuenv.report.build_progress import (
+from gpuenv.engine.progress import (
     BuildView,
     format_amount,
     format_seconds,
     split_name,
 )
+from gpuenv.errors import UsageError
+from gpuenv.output import Output as CommandOutput
 
 RUN = "[stage-0 2/3] RUN --mount=type=cache,target=/c : sha256:ab12;  uv pip     install torch"
 EVENTS: tuple[BuildEvent, ...] = (
