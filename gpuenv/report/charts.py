@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_SERIES = 6
 _MAX_POINTS = 400
-_MAX_BARS = 24
+_MAX_BARS = 1024
 _SLOWEST = 7
 
 
@@ -49,7 +49,7 @@ def curve_from(value: Any) -> Curve | None:
         return None
     expected = value.get("expected")
     return Curve(
-        title=_words(value, "title", "Measured"),
+        title=_title(value),
         x=_words(value, "x", "size"),
         x_unit=_words(value, "x_unit", ""),
         y=_words(value, "y", "value"),
@@ -73,7 +73,7 @@ def bars_from(value: Any) -> Bars | None:
         return None
     floor, expected = value.get("floor"), value.get("expected")
     return Bars(
-        title=_words(value, "title", "Measured"),
+        title=_title(value),
         unit=_words(value, "unit", ""),
         bars=pairs[:_MAX_BARS],
         floor=float(floor) if _is_number(floor) else None,
@@ -164,6 +164,11 @@ def _losses(facts: Facts) -> Curve | None:
 
 def _words(value: Mapping[str, Any], key: str, default: str) -> str:
     return one_line(str(value.get(key) or default))
+
+
+def _title(value: Mapping[str, Any]) -> str:
+    words = _words(value, "title", "Measured")
+    return words[:1].upper() + words[1:]
 
 
 def _is_number(value: Any) -> bool:

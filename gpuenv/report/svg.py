@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _WIDTH = 420.0
+_MOST_BARS = 16
+_FEW_BARS = 8
 _BYTES = ("B", "bytes")
 _DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4")
 
@@ -142,17 +144,23 @@ def _legend(
 
 def _draw_bars(chart: Bars, note: str) -> Figure:
     left, right, row, top = 8.0, 8.0, 34.0, 4.0
-    marks = [mark for mark in (chart.floor, chart.expected) if mark is not None]
-    most = chart.most or max([*(value for _, value in chart.bars), *chart.whole, *marks]) or 1.0
+    thresholds = {
+        "floor": chart.floor,
+        "expected": chart.expected if chart.expected != chart.floor else None,
+    }
+    marks = {words: mark for words, mark in thresholds.items() if mark is not None}
+    values = [value for _, value in chart.bars]
+    most = chart.most or max([*values, *chart.whole, *marks.values()]) or 1.0
     room = _WIDTH - left - right
 
     def place(value: float) -> float:
         return left + room * max(0.0, min(value, most)) / most
 
-    height = top + row * len(chart.bars) + (20.0 if marks else 4.0)
     parts: list[str] = []
-    for number, (name, value) in enumerate(chart.bars):
-        at = top + row * number
+    shown = _shown_bars(chart)
+    for line, number in enumerate(shown):
+        name, value = chart.bars[number]
+        at = top + row * line
         low = chart.floor is not None and value < chart.floor
         whole = chart.whole[number] if number < len(chart.whole) else None
         words = f"{_number(value)} {chart.unit}".strip()
@@ -166,28 +174,42 @@ def _draw_bars(chart: Bars, note: str) -> Figure:
         parts.append(
             _rect(left, at + 17, max(place(value) - left, 1.0), 11, "bar low" if low else "bar")
         )
-    bottom = top + row * len(chart.bars)
-    for mark, words, style in (
-        (chart.floor, "floor", "floor"),
-        (chart.expected, "expected", "expected"),
-    ):
-        if mark is None:
-            continue
-        at = place(mark)
-        for number in range(len(chart.bars)):  # across the bars only, so that no word is struck out
-            upper = top + row * number + 14
-            parts.append(_line(at, upper, at, upper + 17, style))
-        anchor = "end" if at > _WIDTH * 0.7 else "start" if at < _WIDTH * 0.3 else "middle"
-        parts.append(_label(at, bottom + 13, f"{words} {_number(mark)}", anchor, "mark"))
+        # Across the bars only, so that no word is struck out.
+        parts += [
+            _line(place(mark), at + 16.5, place(mark), at + 29.5, style)
+            for style, mark in marks.items()
+        ]
+    below = top + row * len(shown) + 12
+    left_out = len(values) - len(shown)
+    if left_out:
+        text = (
+            f"the lowest {len(shown)}; {left_out} more, up to {_number(max(values))} {chart.unit}"
+        )
+        parts.append(_label(left, below, text, "start", "mark"))
+        below += 16
+    for style, mark in marks.items():
+        parts.append(_line(left + 2, below - 9, left + 2, below + 2, style))
+        text = f"{style} {_number(mark)} {chart.unit}".rstrip()
+        parts.append(_label(left + 10, below, text, "start", "mark"))
+        below += 16
     alternative = "; ".join(f"{name} {_number(value)} {chart.unit}" for name, value in chart.bars)
     rows = tuple((name, f"{_number(value)} {chart.unit}".strip()) for name, value in chart.bars)
     return Figure(
         title=chart.title,
-        svg=_svg(height, chart.title, alternative, parts),
+        svg=_svg(below - 8, chart.title, alternative, parts),
         head=("", chart.unit),
         rows=rows,
         note=note,
     )
+
+
+def _shown_bars(chart: Bars) -> list[int]:
+    """Return which bars are drawn: all, or the lowest few of many (the table has all)."""
+    numbers = list(range(len(chart.bars)))
+    if len(numbers) <= _MOST_BARS:
+        return numbers
+    lowest = sorted(numbers, key=lambda number: chart.bars[number][1])[:_FEW_BARS]
+    return sorted(lowest)
 
 
 def _curve_words(chart: Curve) -> str:

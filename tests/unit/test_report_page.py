@@ -194,6 +194,21 @@ class TestBars:
         svg = draw(Bars(title="t", unit="GB/s", floor=48.0, bars=(("a", 55.0), ("b", 20.0)))).svg
         assert re.findall(r'class="(bar[^"]*)"', svg) == ["bar", "bar low"]
 
+    def test_of_many_bars_the_lowest_are_drawn_and_all_are_in_the_table(self) -> None:
+        pairs = tuple((f"pair {n}", 300.0 - n) for n in range(56))
+        figure = draw(Bars(title="t", unit="GB/s", bars=pairs))
+        assert figure.svg.count('class="bar"') == 8
+        assert ">pair 55<" in figure.svg
+        assert ">pair 0<" not in figure.svg
+        assert "the lowest 8; 48 more, up to 300 GB/s" in figure.svg
+        assert len(figure.rows) == 56
+
+    def test_thresholds_are_named_below_the_bars_one_a_line(self) -> None:
+        svg = draw(Bars(title="t", unit="GB/s", floor=48.0, expected=50.0, bars=(("a", 49.0),))).svg
+        places = re.findall(r'y="([\d.]+)" text-anchor="start">(floor|expected) ', svg)
+        assert [words for _, words in places] == ["floor", "expected"]
+        assert float(places[1][0]) - float(places[0][0]) >= 12
+
     def test_length_is_in_proportion(self) -> None:
         svg = draw(Bars(title="t", unit="s", bars=(("a", 10.0), ("b", 5.0)))).svg
         long, short = (
