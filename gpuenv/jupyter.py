@@ -32,7 +32,7 @@ from gpuenv.containers.lifecycle import (
 )
 from gpuenv.containers.mounts import WORKSPACE
 from gpuenv.containers.plan import ContainerPlan, ContainerWish, LaunchFacts, Note, plan_container
-from gpuenv.containers.ready import wait_ready
+from gpuenv.containers.ready import require_alive, wait_ready
 from gpuenv.containers.tls import Certificate
 from gpuenv.containers.users import HOME
 from gpuenv.engine.errors import CommandNotFoundError, ContainerNotRunningError
@@ -59,6 +59,7 @@ _SECRET_MODE = 0o400
 _PROBE_TIMEOUT_S = 5.0
 _OK, _FORBIDDEN = 200, 403
 _NO_PROGRAM = 127
+_WHAT = "JupyterLab"
 _PAGE_CONFIG = json.dumps(
     {"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}
 )
@@ -305,6 +306,7 @@ def start_jupyter(
             info, _ = start_on_free_port(
                 engine, plan_for, first_port=first_port, port_free=port_free, on_note=on_note
             )
+            require_alive(engine, info.id, _WHAT)
             running = RunningJupyter(
                 container=info,
                 address=_published(
@@ -478,7 +480,7 @@ def wait_until_answers(
             return f"{running.address.url}: {type(error).__name__}"
         return "" if code == expected else f"{running.address.url} answers with HTTP {code}"
 
-    wait_ready(engine, running.container.id, probe, what="JupyterLab", timeout_s=timeout_s)
+    wait_ready(engine, running.container.id, probe, what=_WHAT, timeout_s=timeout_s)
 
 
 def ask(

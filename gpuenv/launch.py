@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from gpuenv.containers.foreground import Streams, run_in_foreground
 from gpuenv.containers.lifecycle import removing_on_failure, start_planned
 from gpuenv.containers.plan import ContainerPlan, ContainerWish, LaunchFacts, Note, plan_container
+from gpuenv.containers.values import is_number
 from gpuenv.engine.errors import CommandNotFoundError
 from gpuenv.errors import ConfigurationError
 
@@ -85,7 +86,7 @@ def parse_processes_per_node(text: str) -> ProcessesPerNode:
     """
     if text == "gpu":
         return "gpu"
-    if text.isdecimal() and int(text) > 0:
+    if is_number(text) and int(text) > 0:
         return int(text)
     raise ConfigurationError(
         f"--nproc-per-node {text!r} is not a number of processes",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpuenv.containers.errors import NoGpuError
+from gpuenv.containers.values import is_number
 from gpuenv.engine.protocol import DeviceMapping, GpuRequest
 from gpuenv.errors import ConfigurationError
 
@@ -76,7 +77,7 @@ def parse_gpus(text: str) -> GpuWish:
             return word
     explicit = text.startswith("device=")
     body = text.removeprefix("device=")
-    if body.isdecimal() and not explicit:
+    if is_number(body) and not explicit:
         if int(body) == 0:
             raise ConfigurationError(
                 "--gpus 0 can be read in two ways",
@@ -85,13 +86,13 @@ def parse_gpus(text: str) -> GpuWish:
             )
         return GpuCount(count=int(body))
     names = tuple(part.strip() for part in body.split(",") if part.strip())
-    if not names or not all(name.isdecimal() or _UUID.fullmatch(name) for name in names):
+    if not names or not all(is_number(name) or _UUID.fullmatch(name) for name in names):
         raise ConfigurationError(
             f"--gpus {text!r} names no GPUs",
             why="it is neither all, none, a number, indexes (0,1), device=0 nor UUIDs (GPU-…)",
             fix="--gpus all",
         )
-    plain = tuple(str(int(name)) if name.isdecimal() else name for name in names)
+    plain = tuple(str(int(name)) if is_number(name) else name for name in names)
     if len(set(plain)) != len(plain):
         raise ConfigurationError(
             f"--gpus {text!r} names a GPU twice", why="each can be given once", fix="--gpus 0,1"

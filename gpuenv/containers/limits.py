@@ -13,7 +13,9 @@ from gpuenv.errors import ConfigurationError
 if TYPE_CHECKING:
     from gpuenv.engine.capabilities import EngineCapabilities
 
-_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = re.compile(
+    r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII
+)
 _FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MIB = 1 << 20
 _LEAST_MEMORY = 6 * _MIB
@@ -199,7 +201,7 @@ def plan_ulimits(caps: EngineCapabilities) -> tuple[tuple[Ulimit, ...], tuple[st
     return tuple(ulimits), tuple(notes)
 
 
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?", re.ASCII)
 _DURATION_UNITS = (86400, 3600, 60, 1)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from gpuenv.containers.values import is_number
 from gpuenv.engine.protocol import PortBinding
 from gpuenv.errors import ConfigurationError
 
 _PUBLISH = re.compile(
-    r"(?:(?P<ip>\[[0-9a-fA-F:.]+\]|[0-9.]+):)?(?:(?P<host>\d+):)?(?P<container>\d+)"
+    r"(?:(?P<ip>\[[0-9a-fA-F:.]+\]|[0-9]+(?:\.[0-9]+)+):)?(?:(?P<host>[0-9]+):)?(?P<container>[0-9]+)"
 )
 _HIGHEST = 65535
 
@@ -20,7 +21,7 @@ def parse_port(text: str | int, *, flag: str) -> int:
     Raises:
         ConfigurationError: It is none.
     """
-    if not str(text).isdecimal() or not 0 < int(text) <= _HIGHEST:
+    if not is_number(str(text)) or not 0 < int(text) <= _HIGHEST:
         raise ConfigurationError(
             f"{flag} {text} is not a port",
             why="a port is a number from 1 to 65535",

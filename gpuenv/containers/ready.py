@@ -56,9 +56,7 @@ def wait_ready(
         now = clock()
         if now - looked >= _LOOK_EVERY_S or now - begun >= timeout_s:
             looked = now
-            info = engine.container(container)
-            if info is None or not info.running:
-                raise _ended(engine, container, info, what)
+            require_alive(engine, container, what)
         if now - begun >= timeout_s:
             raise NotReadyError(
                 f"{what} did not answer within {timeout_s:g} s",
@@ -67,6 +65,17 @@ def wait_ready(
             )
         pause(wait_s)
         wait_s = min(wait_s * 1.5, _LONGEST_PAUSE_S)
+
+
+def require_alive(engine: ContainerEngine, container: str, what: str) -> None:
+    """Make sure that a container runs.
+
+    Raises:
+        ContainerEndedError: It does not; with its last lines.
+    """
+    info = engine.container(container)
+    if info is None or not info.running:
+        raise _ended(engine, container, info, what)
 
 
 def _ended(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from gpuenv.containers.values import is_number
 from gpuenv.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def parse_user(text: str) -> UserWish:
         if text == word:
             return word
     uid, _, gid = text.partition(":")
-    if uid.isdecimal() and (gid.isdecimal() or not gid) and text[-1] != ":":
+    if is_number(uid) and (is_number(gid) or not gid) and text[-1] != ":":
         numbers = (int(uid), int(gid or uid))
         if max(numbers) <= _MAX_ID:
             return numbers

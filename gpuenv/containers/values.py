@@ -14,6 +14,11 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CAPABILITY = re.compile(r"[A-Z][A-Z_]{2,24}")
 
 
+def is_number(text: str) -> bool:
+    """Say whether a text is digits and nothing else; ``str.isdigit`` knows many more scripts."""
+    return text.isascii() and text.isdigit()
+
+
 def parse_variable(text: str, *, environ: Mapping[str, str]) -> tuple[str, str] | None:
     """Read ``--set-env NAME=VALUE``; without a value it is ours, ``None`` if we have none.
 
