@@ -51,6 +51,8 @@ def plan_doctor(
 
 def _is_read(spec: ProbeSpec, skip: tuple[str, ...]) -> bool:
     """Say whether a check that was not left out reads the probe, or none reads it at all."""
+    if not skip:
+        return True
     from gpuenv.checks.catalogue import CHECKS
 
     readers = [check.id for check in CHECKS if spec.name in (*check.needs, *check.uses)]
@@ -145,6 +147,12 @@ def _fitting_row(matrix: Matrix, capabilities: list[str], driver: str) -> dict[s
     return {"torch": str(row.torch), "torch_variant": row.torch_variant}
 
 
+def _has_torch_or_gpu(facts: Facts) -> bool:
+    """Say whether the matrix can have anything to add; reading it takes a tenth of a second."""
+    static = facts.get("torch.static") or {}
+    return bool(static.get("present")) or bool((facts.get("host.nvml") or {}).get("gpus"))
+
+
 def judge(facts: Facts, *, strict: bool = False, matrix: Matrix | None = None) -> Diagnosis:
     """Run every check on the facts and name the cause.
 
@@ -156,6 +164,6 @@ def judge(facts: Facts, *, strict: bool = False, matrix: Matrix | None = None) -
     from gpuenv.checks.catalogue import CHECKS
     from gpuenv.matrix.load import load_matrix
 
-    if "matrix.row" not in facts.probes:
+    if "matrix.row" not in facts.probes and _has_torch_or_gpu(facts):
         facts = with_matrix(facts, matrix or load_matrix())
     return diagnose(facts, CHECKS, strict=strict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -320,8 +321,17 @@ def _probe(asked: _Asked, place: ProbePlace) -> Facts:
     from gpuenv.doctor import run_doctor
 
     plan = asked.plan()
+    # While the probes run, which are other processes, load what judging and showing will need.
+    threading.Thread(target=_load_the_rest, daemon=True).start()
     with ProbeProgress(output.current(), total=len(plan.probes)) as progress:
         return run_doctor(plan, place, progress)
+
+
+def _load_the_rest() -> None:
+    import gpuenv.checks.catalogue
+    import gpuenv.matrix.load
+    import gpuenv.matrix.resolve
+    import gpuenv.report.report  # noqa: F401 - the import is the purpose
 
 
 def _redactor() -> Redactor:
