@@ -117,7 +117,7 @@ def read_differential(found: Mapping[str, Any]) -> Differential:
         why = "the same run again works: the fault comes and goes"
         reading = Reading(fragment="", why=why, suspects=_HARDWARE, confidence="possible")
         return Differential(reading=reading, evidence=evidence)
-    cures = [text(arm, "name") for arm in arms if arm.get("ok") and text(arm, "name") != "pair"]
+    cures = [arm for arm in arms if arm.get("ok") and text(arm, "name") != "pair"]
     if not cures:
         why = "no single change makes it work"
         if text(found, "differential_ended") == "out of time":
@@ -130,9 +130,13 @@ def read_differential(found: Mapping[str, Any]) -> Differential:
     return Differential(reading=_cure(cures[-1]), evidence=evidence, ranks=smallest)
 
 
-def _cure(name: str) -> Reading:
-    if name.startswith("without "):
-        variable = name.removeprefix("without ")
+def _cure(arm: Mapping[str, Any]) -> Reading:
+    name = text(arm, "name")
+    variable = name.removeprefix("without ") if name.startswith("without ") else ""
+    if name == "own-settings-off":
+        removed = list(group(arm, "env"))
+        variable = removed[0] if len(removed) == 1 else ""
+    if variable:
         return Reading(
             fragment=variable,
             why=f"it works as soon as {variable} is removed from the environment",

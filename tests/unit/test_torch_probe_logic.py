@@ -93,6 +93,14 @@ def test_the_users_own_settings_come_first_and_the_guilty_one_is_named() -> None
 def test_one_own_setting_needs_no_second_run() -> None:
     arms = play(2, "gloo", lambda arm: bool(arm["env"]), {"GLOO_SOCKET_IFNAME": "nope"})
     assert names(arms) == ["again", "own-settings-off"]
+    assert read_differential({"differential": arms}).reading.fragment == "GLOO_SOCKET_IFNAME"
+
+
+def test_settings_that_only_fail_together_are_said_to_do_so() -> None:
+    env = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}
+    arms = play(2, "nccl", lambda arm: len(arm["env"]) == 2, env)
+    assert names(arms)[-2:] == ["without NCCL_ALGO", "without NCCL_PROTO"]
+    assert "no single one explains it" in read_differential({"differential": arms}).reading.why
 
 
 def test_a_change_that_changes_nothing_is_not_tried() -> None:
