@@ -1,16 +1,21 @@
 """The command line: put the commands together, map errors to exit codes.
 
-Heavy libraries are imported inside the commands that need them; ``gpuenv --help`` loads typer only.
+A command's module is imported when the command is called, and heavy libraries inside the functions
+that need them: ``gpuenv --help`` loads typer and nothing else.
 """
 
 from __future__ import annotations
 
+import difflib
+import importlib
 import os
+import re
 import sys
 import traceback
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from gpuenv import __version__, output
 from gpuenv.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, GpuenvError, UsageError
@@ -18,8 +23,79 @@ from gpuenv.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, GpuenvError,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("build", "build", "Build an image that fits, and prove what is in it."),
+    ("render", "render", "Print the Dockerfile of a request; no engine and no network needed."),
+    ("run", "run", "Run a command in a container with the right GPUs, memory, user and mounts."),
+    (
+        "jupyter",
+        "jupyter",
+        "Start JupyterLab on the right GPUs for you alone, or find the one that runs.",
+    ),
+    ("doctor", "doctor", "Find out what keeps GPUs from working here, and how to mend it."),
+    (
+        "explain",
+        "doctor",
+        "Explain a finding of the doctor: what was checked, why it matters, causes, fixes.",
+    ),
+    ("ps", "life", "List your environments, running and stopped."),
+    ("logs", "life", "Show what an environment printed."),
+    (
+        "stop",
+        "life",
+        "Stop environments; start brings them back with the same port, token and host key.",
+    ),
+    ("start", "life", "Start stopped environments again, with the same port, token and host key."),
+    ("rm", "life", "Remove environments with their tokens and keys; the workspace stays as it is."),
+    ("top", "life", "Show what each environment uses now: processors, memory, network and GPUs."),
+    (
+        "matrix",
+        "matrix",
+        "Show, resolve and check which PyTorch exists with which CUDA, cuDNN and NCCL.",
+    ),
+    (
+        "engine",
+        "engine",
+        "Show the container engine in use; start and stop one of gpuenv's own where none runs.",
+    ),
+)
+"""Name, module below ``gpuenv.commands``, and the line in ``gpuenv --help``."""
+
+
+class _CommandsByName(TyperGroup):
+    """The commands of ``gpuenv``, each imported when it is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's signature
+        """Return the names in the order of the help."""
+        return [name for name, _, _ in COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's signature
+        """Return a command by its name, ``None`` if there is no such."""
+        return load_command(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - likewise
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, _, line in COMMANDS])
+
+
+def load_command(name: str) -> Any:
+    """Import the module of a command and return the command, ``None`` if there is no such."""
+    module = next((module for known, module, _ in COMMANDS if known == name), None)
+    if module is None:
+        return None
+    area = typer.Typer(rich_markup_mode=None)
+    area.callback()(lambda: None)  # a group, even with one command in it
+    importlib.import_module(f"gpuenv.commands.{module}").register(area)
+    commands: dict[str, Any] = getattr(typer.main.get_command(area), "commands", {})
+    return commands.get(name)
+
+
+_UNKNOWN_COMMAND = re.compile(r"No such command '(.+)'\.?")
+
 app = typer.Typer(
     name="gpuenv",
+    cls=_CommandsByName,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -60,14 +136,6 @@ def _root(
     out.verbosity += verbose - quiet
 
 
-def _register() -> None:
-    """Hang the commands of every area into the app, in the order the help shows them."""
-    from gpuenv.commands import AREAS
-
-    for register in AREAS:
-        register(app)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one return a fate
     """Run one command line and return its exit code.
 
@@ -83,10 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one 
         out.fail(error)
         return error.exit_code
     except typer.TyperException as error:
-        message = error.format_message()
-        if message:
-            out.fail(UsageError(message, fix=f"gpuenv {out.command} --help".replace("  ", " ")))
-        return UsageError.exit_code
+        return _usage(out, error.format_message())
     except (KeyboardInterrupt, typer.Abort):
         out.fail(InterruptedByUserError("interrupted"))
         return EXIT_INTERRUPTED
@@ -100,6 +165,22 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one 
     if isinstance(result, int) and result:
         return result
     return out.exit_code
+
+
+def _usage(out: output.Output, message: str) -> int:
+    """Report what typer says of the command line; a group without a command shows its help."""
+    asked_help = f"gpuenv {out.command} --help".replace("  ", " ")
+    if message.startswith("Usage: ") and not out.json_mode:
+        sys.stderr.write(message + "\n")
+    elif message.startswith("Usage: "):
+        out.fail(UsageError("no command was given", fix=asked_help))
+    elif (unknown := _UNKNOWN_COMMAND.fullmatch(message)) and not out.command:
+        near = difflib.get_close_matches(unknown[1], [name for name, _, _ in COMMANDS], n=2)
+        guess = f"did you mean {' or '.join(near)}?" if near else asked_help
+        out.fail(UsageError(message, fix=guess))
+    else:
+        out.fail(UsageError(message, fix=asked_help))
+    return UsageError.exit_code
 
 
 def run() -> None:
@@ -142,30 +223,13 @@ def _asks_for_json(argv: Sequence[str]) -> bool:
 def _command_name(argv: Sequence[str]) -> str:
     """Return the command as the user knows it, ``matrix resolve``, from the words given."""
     words: list[str] = []
-    node: object = _command_tree()
+    children: Any = {name for name, _, _ in COMMANDS}
     for word in argv:
         if word.startswith("-"):
             continue
-        children = node if isinstance(node, dict) else {}
         if word not in children:
             break
         words.append(word)
-        node = children[word]
+        command = children[word] if words[1:] else load_command(word)
+        children = getattr(command, "commands", {})
     return " ".join(words)
-
-
-def _command_tree() -> dict[str, object]:
-    def names(group: typer.Typer) -> dict[str, object]:
-        tree: dict[str, object] = {
-            str(info.name): None for info in group.registered_commands if info.name
-        }
-        for sub in group.registered_groups:
-            if sub.typer_instance is not None:
-                name = sub.name if isinstance(sub.name, str) else sub.typer_instance.info.name
-                tree[str(name)] = names(sub.typer_instance)
-        return tree
-
-    return names(app)
-
-
-_register()

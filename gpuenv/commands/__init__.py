@@ -127,22 +127,3 @@ def _parameters_of(flags: type[Any]) -> tuple[inspect.Parameter, ...]:
         )
         for field in fields(flags)
     )
-
-
-def _areas() -> tuple[Callable[[typer.Typer], None], ...]:
-    from gpuenv.commands import build, doctor, engine, jupyter, life, matrix, render, run, ssh
-
-    return (
-        build.register,
-        render.register,
-        run.register,
-        jupyter.register,
-        ssh.register,
-        doctor.register,
-        life.register,
-        matrix.register,
-        engine.register,
-    )
-
-
-AREAS = _areas()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 
 import pytest
+import typer
 
-from gpuenv.cli import main
+from gpuenv.cli import COMMANDS, load_command, main
 
 HEAVY = ("docker", "paramiko", "jinja2", "yaml", "pynvml", "torch", "rich", "requests")
 
@@ -40,3 +42,33 @@ def test_usage_error_in_words_goes_to_stderr(capsys: pytest.CaptureFixture[str])
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: No such option: --no-such-flag")
+
+
+@pytest.mark.parametrize(("name", "summary"), [(name, line) for name, _, line in COMMANDS])
+def test_the_table_of_commands_says_what_the_commands_say(name: str, summary: str) -> None:
+    command = load_command(name)
+    assert command is not None
+    assert command.help.strip().partition("\n\n")[0].replace("\n", " ") == summary
+
+
+def test_no_command_of_a_module_is_left_out_of_the_table() -> None:
+    listed = {name for name, _, _ in COMMANDS}
+    for module in {module for _, module, _ in COMMANDS}:
+        area = typer.Typer()
+        importlib.import_module(f"gpuenv.commands.{module}").register(area)
+        found = {info.name for info in area.registered_commands}
+        assert found <= listed, module
+
+
+def test_an_unknown_command_gets_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bulid"]) == 2
+    assert "did you mean build?" in capsys.readouterr().err
+
+
+def test_a_group_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["matrix"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("Usage: gpuenv matrix")
+    assert main(["matrix", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["errors"][0]["slug"] == "usage"
