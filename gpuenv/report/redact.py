@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 HIDDEN = "<redacted>"
+_SHORTEST_TOKEN = 12  # characters of the shortest shape below that is letters and digits only
 
 ENV_PREFIXES = (
     "CUBLAS_", "CUDA", "CUDNN_", "DOCKER_HOST_KIND", "GLOO_", "GOMP_", "KINETO_", "KMP_", "MKL_",
@@ -176,6 +177,7 @@ class Redactor:
         users: Iterable[str] = (),
         homes: Iterable[str] = (),
     ) -> None:
+        self._done: dict[str, str] = {}
         self._known: dict[str, str] = {}
         self._alone: dict[str, str] = {}
         self._numbers: dict[str, dict[str, str]] = {}
@@ -202,6 +204,14 @@ class Redactor:
         """Return one text without what is private in it."""
         if not text or text in self._alone:
             return self._alone.get(text, text)
+        clean = self._done.get(text)
+        if clean is None:
+            clean = self._done[text] = self._redact(text)
+        return clean
+
+    def _redact(self, text: str) -> str:
+        if text.isalnum() and len(text) < _SHORTEST_TOKEN:
+            return self._named(text)  # no address, assignment or token is as plain as that
         text = _PRIVATE_KEY.sub(HIDDEN, text)
         text = _URL.sub(self._url, text)
         text = _AUTH_HEADER.sub(rf"\1{HIDDEN}", text)
@@ -211,8 +221,7 @@ class Redactor:
         text = _ASSIGNMENT.sub(self._assignment, text)
         text = _WORD_SECRET.sub(rf"\1\2{HIDDEN}", text)
         text = _EMAIL.sub("<email>", text)
-        for pattern, replacement in self._patterns:
-            text = pattern.sub(replacement, text)
+        text = self._named(text)
         text = _SYSLOG_HOST.sub(r"\1<host>", text)
         text = _LOCAL_HOST.sub("<host>", text)
         text = _SERIAL_WORD.sub(lambda match: match[1] + self._numbered("serial", match[2]), text)
@@ -224,6 +233,11 @@ class Redactor:
         text = _GUID.sub(lambda match: self._numbered("guid", match[0].lower()), text)
         text = _IPV6.sub(self._ipv6, text)
         return _IPV4.sub(self._ipv4, text)
+
+    def _named(self, text: str) -> str:
+        for pattern, replacement in self._patterns:
+            text = pattern.sub(replacement, text)
+        return text
 
     # What is learnt from facts.
 
@@ -306,6 +320,7 @@ class Redactor:
 
     def _rebuild(self) -> None:
         longest_first = sorted(self._known.items(), key=lambda item: (-len(item[0]), item[0]))
+        self._done.clear()
         self._patterns = [(_whole_word(text), word) for text, word in longest_first]
 
     # How values are walked.
