@@ -137,22 +137,22 @@ _NO_DOCUMENTATION = (
     "path-exclude=/usr/share/locale/*",
     "path-exclude=/usr/share/man/*",
 )
-# What torch.compile never asks a compiler for: 110 MB of link-time optimisation, sanitizers,
-# profilers and static libraries. The devel flavor keeps all of it.
+# What torch.compile never asks a compiler for: 120 MB of link-time optimisation, sanitizers,
+# profilers, static libraries and the library that embeds Python. The devel flavor keeps all of it.
 _SMALL_COMPILER = (
     "path-exclude=/usr/bin/*-dwp",
     "path-exclude=/usr/bin/*-lto-dump*",
     "path-exclude=/usr/bin/*gprofng*",
+    "path-exclude=/usr/bin/*ld.gold",
     "path-exclude=/usr/lib/*/gprofng/*",
     "path-exclude=/usr/lib/*/libc.a",
     "path-exclude=/usr/lib/*/libgprofng.so*",
     "path-exclude=/usr/lib/*/libm-*.a",
     "path-exclude=/usr/lib/*/libmvec.a",
-    "path-exclude=/usr/lib/*/lib?san.so*",
-    "path-exclude=/usr/lib/*/libhwasan.so*",
+    "path-exclude=/usr/lib/*/lib*san.so*",
     "path-exclude=/usr/lib/*/libpython3*.a",
-    "path-exclude=/usr/lib/gcc/*/lib?san.a",
-    "path-exclude=/usr/lib/gcc/*/libhwasan.a",
+    "path-exclude=/usr/lib/*/libpython3*.so*",
+    "path-exclude=/usr/lib/gcc/*/lib*san.a",
     "path-exclude=/usr/lib/gcc/*/libstdc++.a",
     "path-exclude=/usr/lib/gcc/*/lto1",
     "path-exclude=/usr/lib/python3*/config-*/libpython3*.a",
@@ -195,6 +195,7 @@ def _variables(
     base = base_image_of(spec)
     python = environment.python.truncate(2)
     own_python = brings_its_python(spec)
+    path_first = f"{VENV}/bin:{_toolkit_path(environment)}"
     names = {file.path for file in delivery.files}
     python_packages = (f"python{python}", f"python{python}-dev") if own_python else ()
     apt_options: tuple[str, ...] = _APT_OPTIONS
@@ -226,13 +227,10 @@ def _variables(
         "venv": VENV,
         "constraints": CONSTRAINTS,
         "python": str(environment.python),
-        "python_request": (
-            f"/usr/bin/python{python}"
-            if own_python
-            else f"$(echo /opt/python/*/bin/python{python})"
-        ),
+        "python_request": f"/usr/bin/python{python}" if own_python else str(environment.python),
         "own_python": own_python,
-        "path": f"{VENV}/bin:{_toolkit_path(environment)}${{PATH:-{_DEFAULT_PATH}}}",
+        "path": f"{path_first}${{PATH:-{_DEFAULT_PATH}}}",
+        "path_first": path_first,
         "cuda_lists": _CUDA_LISTS if environment.cuda else (),
         "cuda_major": environment.cuda.major if environment.cuda else None,
         "link_toolkit": bool(environment.devel_packages) and environment.flavor == "devel",
@@ -290,7 +288,7 @@ def torch_requirements(spec: ImageSpec, delivery: Delivery | None = None) -> tup
         version = versions[companion]
         found.append(requirement(companion, version) if version else None)
     if environment.flavor == "devel":
-        found += environment.devel_packages
+        found += (*environment.devel_packages, "ninja")  # torch.utils.cpp_extension calls it
     # torch imports without NumPy, but warns, and half of its users' code needs it anyway. Wheels
     # before 2.3 were built against NumPy 1 and do not load NumPy 2.
     found.append("numpy<2" if environment.torch < _FIRST_WITH_NUMPY_2 else "numpy")
@@ -396,14 +394,19 @@ def render_labels(spec: ImageSpec) -> tuple[tuple[str, str], ...]:
         "org.opencontainers.image.title": spec.image.name,
         "org.gpuenv.features": ",".join(spec.image.features),
         "org.gpuenv.python": str(environment.python),
-        "org.gpuenv.spec": json.dumps(
-            spec.as_dict(), ensure_ascii=True, sort_keys=True, separators=(",", ":")
-        ),
+        "org.gpuenv.spec": _label_json(spec.as_dict()),
         "org.gpuenv.torch": str(environment.torch),
         "org.gpuenv.torch-variant": environment.torch_variant,
         "org.gpuenv.version": __version__,
     }
     return tuple(sorted(values.items()))
+
+
+def _label_json(value: object) -> str:
+    """Write JSON in which no backslash stands before a quote: parsers differ in reading those."""
+    text = json.dumps(value, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    text = re.sub(r'\\(["\\])', lambda match: f"\\u{ord(match[1]):04x}", text)
+    return text.replace("$", "\\u0024")
 
 
 def content_digest(files: tuple[ContextFile, ...]) -> str:

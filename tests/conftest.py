@@ -28,6 +28,14 @@ def missing(capability: str) -> NoReturn:
     pytest.skip(f"missing: {capability}")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="Write the rendered files over the kept ones; read the diff before committing.",
+    )
+
+
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test a home of its own and an environment without the user's GPUENV_* settings."""

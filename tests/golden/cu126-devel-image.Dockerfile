@@ -1,0 +1,160 @@
+FROM nvidia/cuda:12.6.3-devel-ubuntu24.04 AS base
+ENV LANG=C.UTF-8
+
+FROM base AS system
+RUN --mount=type=cache,id=gpuenv-apt-faf512d7936e,target=/run/gpuenv/apt,sharing=locked \
+    set -eu; \
+    printf '%s\n' \
+        'path-exclude=/usr/share/doc/*' \
+        'path-include=/usr/share/doc/*/copyright' \
+        'path-exclude=/usr/share/info/*' \
+        'path-exclude=/usr/share/lintian/*' \
+        'path-exclude=/usr/share/locale/*' \
+        'path-exclude=/usr/share/man/*' \
+        > /etc/dpkg/dpkg.cfg.d/gpuenv; \
+    export DEBIAN_FRONTEND=noninteractive; \
+    mkdir -p /run/gpuenv/apt/archives/partial /run/gpuenv/apt/lists/partial; \
+    apt_get() { \
+        apt-get --yes --quiet \
+            -o Dir::Cache::Archives=/run/gpuenv/apt/archives \
+            -o Dir::State::Lists=/run/gpuenv/apt/lists \
+            -o DPkg::Options::=--force-unsafe-io \
+            "$@"; \
+    }; \
+    apt_get update; \
+    apt_get install --no-install-recommends \
+        build-essential \
+        ca-certificates \
+        python3.12 \
+        python3.12-dev; \
+    rm -rf /var/cache/apt/*.bin \
+        /var/cache/debconf/*-old /var/lib/dpkg/*-old /var/log/apt /var/log/*.log \
+        /var/cache/ldconfig/aux-cache; \
+    if name=$(id --name --user 1000); then userdel --remove "$name"; fi; \
+    useradd --uid 1000 --user-group --groups 0 --shell /bin/bash --password '*' \
+        --create-home --home-dir /home/dev dev; \
+    for cache in huggingface nv pip torch torchinductor triton uv; do \
+        mkdir -p /home/dev/.cache/"$cache"; \
+    done; \
+    chown -R dev:0 /home/dev; \
+    chmod -R g=u /home/dev
+
+# The installer, which runs beside the image and is not in it.
+FROM base AS uv
+RUN --mount=type=cache,id=gpuenv-apt-faf512d7936e-uv,target=/run/gpuenv/apt,sharing=locked \
+    set -eu; \
+    export DEBIAN_FRONTEND=noninteractive; \
+    mkdir -p /run/gpuenv/apt/archives/partial /run/gpuenv/apt/lists/partial; \
+    apt_get() { \
+        apt-get --yes --quiet \
+            -o Dir::Cache::Archives=/run/gpuenv/apt/archives \
+            -o Dir::State::Lists=/run/gpuenv/apt/lists \
+            -o DPkg::Options::=--force-unsafe-io \
+            "$@"; \
+    }; \
+    apt_get update; \
+    apt_get install --no-install-recommends \
+        ca-certificates \
+        python3.12-venv; \
+    rm -rf /var/cache/apt/*.bin \
+        /var/cache/debconf/*-old /var/lib/dpkg/*-old /var/log/apt /var/log/*.log \
+        /var/cache/ldconfig/aux-cache; \
+    wheel=$(echo /usr/share/python-wheels/pip-*.whl); \
+    python3.12 "$wheel/pip" install --quiet --no-cache-dir --no-compile \
+        --target /tmp/uv 'uv>=0.9,<0.14'; \
+    install -D /tmp/uv/bin/uv /opt/uv/uv; \
+    rm -r /tmp/uv
+
+# What exactly to install. A new torch on the same CUDA writes the same lists of CUDA wheels, so
+# their layers stay.
+FROM uv AS lock
+RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
+    set -eu; \
+    export UV_CACHE_DIR=/run/gpuenv/cache UV_INDEX_STRATEGY=unsafe-best-match; \
+    mkdir /lock; \
+    printf '%s\n' \
+        torch==2.8.0+cu126 \
+        torchvision==0.23.0+cu126 \
+        ninja \
+        numpy \
+        pip \
+        > /lock/torch.in; \
+    /opt/uv/uv pip compile --quiet --no-header --no-annotate \
+        --python /usr/bin/python3.12 --extra-index-url https://download.pytorch.org/whl/cu126 \
+        --output-file /lock/all.txt /lock/torch.in; \
+    grep -E '^(nvidia|cuda)-' /lock/all.txt > /lock/cuda.txt || true; \
+    grep -E '^nvidia-(cudnn|cusparselt|nccl|nvshmem)-' /lock/cuda.txt > /lock/libraries.txt || true; \
+    grep -v -x -F -f /lock/libraries.txt /lock/cuda.txt > /lock/toolkit.txt || true; \
+    grep -E -v '^(nvidia|cuda)-' /lock/all.txt > /lock/torch.txt; \
+    grep -E '^(torch|torchvision|torchaudio|triton|pytorch-triton|(nvidia|cuda)-[a-z0-9-]+)==' /lock/all.txt > /lock/constraints.txt
+
+FROM system
+ENV PATH="/opt/venv/bin:/usr/local/cuda/bin:${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}" \
+    VIRTUAL_ENV=/opt/venv
+
+# The CUDA toolkit's libraries: the wheels' own, and the only copy.
+COPY --from=lock /lock/toolkit.txt /opt/gpuenv/toolkit.txt
+RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
+    --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
+    set -eu; \
+    umask 002; \
+    export UV_CACHE_DIR=/run/gpuenv/cache UV_LINK_MODE=copy UV_INDEX_STRATEGY=unsafe-best-match; \
+    /run/gpuenv/uv/uv venv --quiet --no-config --python /usr/bin/python3.12 /opt/venv; \
+    /run/gpuenv/uv/uv pip install --python /opt/venv --no-deps --extra-index-url https://download.pytorch.org/whl/cu126 \
+        --requirements /opt/gpuenv/toolkit.txt
+
+# cuDNN, NCCL and what else is released apart from the toolkit.
+COPY --from=lock /lock/libraries.txt /opt/gpuenv/libraries.txt
+RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
+    --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
+    set -eu; \
+    umask 002; \
+    export UV_CACHE_DIR=/run/gpuenv/cache UV_LINK_MODE=copy UV_INDEX_STRATEGY=unsafe-best-match; \
+    /run/gpuenv/uv/uv pip install --python /opt/venv --no-deps --extra-index-url https://download.pytorch.org/whl/cu126 \
+        --requirements /opt/gpuenv/libraries.txt
+
+# PyTorch, and what its first import compiles.
+COPY --from=lock /lock/torch.txt /lock/constraints.txt /opt/gpuenv/
+RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
+    --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
+    set -eu; \
+    umask 002; \
+    export UV_CACHE_DIR=/run/gpuenv/cache UV_LINK_MODE=copy UV_INDEX_STRATEGY=unsafe-best-match; \
+    printf '[global]\nconstraint = /opt/gpuenv/constraints.txt\n' > /opt/venv/pip.conf; \
+    mkdir -p /etc/uv; \
+    { printf 'constraint-dependencies = [\n'; sed 's/.*/    "&",/' /opt/gpuenv/constraints.txt; \
+        printf ']\n'; } > /etc/uv/uv.toml; \
+    /run/gpuenv/uv/uv pip install --python /opt/venv --no-deps --extra-index-url https://download.pytorch.org/whl/cu126 \
+        --requirements /opt/gpuenv/torch.txt; \
+    export TORCHINDUCTOR_CACHE_DIR=/tmp/torchinductor; \
+    /opt/venv/bin/python -c 'import torch, torch._inductor.compile_fx, torchvision'; \
+    rm -rf /tmp/torchinductor
+
+RUN set -eu; \
+    printf 'PATH=%s\n' "/opt/venv/bin:/usr/local/cuda/bin:\$PATH" > /etc/profile.d/gpuenv.sh; \
+    install -d -o dev -g 0 -m 0775 /workspace; \
+    rm -rf /run/gpuenv
+WORKDIR "/workspace"
+USER 1000
+ENV CUDA_CACHE_PATH="/home/dev/.cache/nv" \
+    CUDA_HOME="/usr/local/cuda" \
+    HOME="/home/dev" \
+    LOGNAME="dev" \
+    NVIDIA_DRIVER_CAPABILITIES="compute,utility" \
+    NVIDIA_VISIBLE_DEVICES="all" \
+    PIP_CONSTRAINT="/opt/gpuenv/constraints.txt" \
+    PIP_ROOT_USER_ACTION="ignore" \
+    TORCHINDUCTOR_CACHE_DIR="/home/dev/.cache/torchinductor" \
+    TRITON_CACHE_DIR="/home/dev/.cache/triton" \
+    USER="dev" \
+    UV_CONSTRAINT="/opt/gpuenv/constraints.txt"
+CMD ["bash"]
+LABEL org.gpuenv.features="" \
+      org.gpuenv.python="3.12" \
+      org.gpuenv.spec="{\"environment\":{\"arch\":\"x86_64\",\"arch_list\":[\"sm_50\",\"sm_60\",\"sm_70\",\"sm_75\",\"sm_80\",\"sm_86\",\"sm_90\"],\"base_image\":\"nvidia/cuda:12.6.3-devel-ubuntu24.04\",\"confidence\":\"derived\",\"cuda\":\"12.6\",\"cudnn\":\"9.10.2.21\",\"devel_packages\":[],\"flavor\":\"devel\",\"max_gcc\":\"13\",\"min_driver\":\"525.60.13\",\"nccl\":\"2.27.3\",\"notes\":[],\"overrides\":{},\"python\":\"3.12\",\"python_source\":\"base\",\"source\":\"pytorch\",\"toolkit\":\"12.6.3\",\"torch\":\"2.8.0\",\"torch_variant\":\"cu126\",\"torchaudio\":\"2.8.0\",\"torchvision\":\"0.23.0\",\"triton\":\"3.4.0\",\"warnings\":[\"2.8.0+cu126 was not read in the wheel itself but derived (RELEASE-MD, ISSUE-157517, TI-MATRIX); what is in the image is checked after the build\"]},\"image\":{\"apt\":[],\"base\":null,\"companions\":[\"torchvision\"],\"env\":{},\"features\":[],\"name\":\"torch\",\"pip\":[],\"requirements\":[],\"workdir\":\"/workspace\"}}" \
+      org.gpuenv.torch="2.8.0" \
+      org.gpuenv.torch-variant="cu126" \
+      org.gpuenv.version="0.1.0" \
+      org.opencontainers.image.base.name="nvidia/cuda:12.6.3-devel-ubuntu24.04" \
+      org.opencontainers.image.description="PyTorch 2.8.0 (cu126), Python 3.12, devel" \
+      org.opencontainers.image.title="torch"
