@@ -42,7 +42,11 @@ def plan_doctor(
         asked["expect_gpus"] = expect_gpus
     return DoctorPlan(
         level=level,
-        probes=tuple(spec for spec in all_probes() if spec.level <= level and _is_read(spec, skip)),
+        probes=tuple(
+            spec
+            for spec in all_probes()
+            if spec.level <= level and _is_read(spec, skip) and not (spec.live and sysroot != "/")
+        ),
         budget_s=BUDGET_S[level] if budget_s is None else budget_s,
         options={"root": sysroot, "level": int(level)},
         asked=asked,

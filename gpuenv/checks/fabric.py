@@ -402,5 +402,3 @@ A translating IOMMU is no fault by itself. Where peer copies come out wrong (p2p
 or switching it off is the usual cure.""",
     ),
 )
-
-__all__ = ["CHECKS", "matching_interfaces"]

@@ -10,7 +10,7 @@ from gpuenv.checks.say import Results, Say, fix, group, integer, number, probe, 
 from gpuenv.checks.scene import gpu_label, in_container, nvml_gpus
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gpuenv.checks.model import Facts
 
@@ -463,12 +463,14 @@ def check_where_log(facts: Facts) -> Results:
     return say.ok("no program was ended for want of memory")
 
 
-def _check(id_: str, title: str, run: object, explanation: str, *needs: str) -> Check:
+def _check(
+    id_: str, title: str, run: Callable[[Facts], Results], explanation: str, *needs: str
+) -> Check:
     return Check(
         id=id_,
         title=title,
         level=Level.STATIC,
-        run=run,  # type: ignore[arg-type]
+        run=run,
         needs=needs or ("host.nvml",),
         explanation=explanation,
     )

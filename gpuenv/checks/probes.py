@@ -25,6 +25,8 @@ class ProbeSpec:
         environment: True when it must see the Python environment in question (site-packages,
             ``PYTHONPATH``); the others run with the bare standard library, which starts faster.
         alone: True when it loads the GPU or the CPU, so that nothing else may run beside it.
+        live: True when it asks the machine itself, so that a picture of one (a captured root
+            folder) cannot answer it.
     """
 
     name: str
@@ -34,12 +36,13 @@ class ProbeSpec:
     memory_mib: int = 512
     environment: bool = False
     alone: bool = False
+    live: bool = False
 
 
 STATIC_PROBES = (
-    ProbeSpec(name="host.nvml", module="host_nvml", timeout_s=20.0),
-    ProbeSpec(name="torch.static", module="torch_static", environment=True),
-    ProbeSpec(name="host.cuda", module="host_cuda", timeout_s=20.0),
+    ProbeSpec(name="host.nvml", module="host_nvml", timeout_s=20.0, live=True),
+    ProbeSpec(name="torch.static", module="torch_static", environment=True, live=True),
+    ProbeSpec(name="host.cuda", module="host_cuda", timeout_s=20.0, live=True),
     ProbeSpec(name="host.machine", module="host_machine"),
     ProbeSpec(name="host.pci", module="host_pci"),
     ProbeSpec(name="host.driver", module="host_driver"),
@@ -53,7 +56,7 @@ STATIC_PROBES = (
     ProbeSpec(name="host.user", module="host_user"),
     ProbeSpec(name="host.env", module="host_env"),
     ProbeSpec(name="host.network", module="host_network"),
-    ProbeSpec(name="host.toolchain", module="host_toolchain", environment=True),
+    ProbeSpec(name="host.toolchain", module="host_toolchain", environment=True, live=True),
 )
 
 
@@ -73,6 +76,7 @@ def _torch(
             memory_mib=memory_mib,
             environment=True,
             alone=True,
+            live=True,
         )
         for number, name in enumerate(names)
     )

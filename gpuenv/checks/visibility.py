@@ -18,7 +18,6 @@ from gpuenv.checks.say import (
     rows,
     seen,
     text,
-    words,
 )
 from gpuenv.checks.scene import gpu_label, nvml_gpus
 
@@ -374,5 +373,3 @@ free.""",
         explanation="A GPU in confidential mode refuses CUDA (802) until it is attested and ready.",
     ),
 )
-
-__all__ = ["CHECKS", "visible_ordinals", "words"]

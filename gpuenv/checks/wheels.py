@@ -12,7 +12,6 @@ from gpuenv.checks.scene import (
     driver_cuda,
     driver_release,
     gpu_expected,
-    gpu_given,
     in_container,
     is_wsl,
     nvml_gpus,
@@ -726,5 +725,3 @@ torch pins the CUDA libraries it was built with, and torchvision pins torch. Req
 markers that cannot be decided here are passed over.""",
     ),
 )
-
-__all__ = ["CHECKS", "DRIVER_FLOORS", "gpu_given", "works_without"]

@@ -55,7 +55,7 @@ class Fork:
             nothing = os.open(os.devnull, os.O_RDONLY)
             for fd, wanted in ((nothing, 0), (answers, 1), (noise, 2)):
                 os.dup2(fd, wanted)
-            os.closerange(3, max(int(name) for name in os.listdir("/proc/self/fd")) + 1)
+            os.closerange(3, _highest_fd() + 1)
             request["install"](request["sources"])
             __import__("gpuenv.probes._child")
             sys.modules["gpuenv.probes._child"].main(request)
@@ -426,13 +426,27 @@ def _manner_of_death(child: Child) -> tuple[str, str]:
     return "crashed", "ended with exit code {}".format(code)
 
 
-def resident_mib(pid: int) -> int:
-    """Return the resident memory of a process, in MiB; 0 when it cannot be read."""
+def _highest_fd() -> int:
+    """Return the highest file number in use, as far as it can be told."""
     try:
-        with open("/proc/{}/statm".format(pid)) as stream:
-            return int(stream.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
-    except (OSError, ValueError, IndexError):
-        return 0
+        return max(int(name) for name in os.listdir("/proc/self/fd"))
+    except (OSError, ValueError):
+        return 1024
+
+
+def resident_mib(pid: int) -> int:
+    """Return the resident memory of a process and of all it started, in MiB; 0 when unknown."""
+    total, waiting = 0, [pid]
+    while waiting:
+        one = waiting.pop()
+        try:
+            with open("/proc/{}/statm".format(one)) as stream:
+                total += int(stream.read().split()[1])
+            with open("/proc/{0}/task/{0}/children".format(one)) as stream:
+                waiting += [int(word) for word in stream.read().split()]
+        except (OSError, ValueError, IndexError):
+            continue
+    return total * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
 def main(request: dict[str, Any]) -> None:

@@ -263,6 +263,13 @@ def test_the_fix_for_a_wheel_without_code_names_one_that_has_it() -> None:
     assert any("download.pytorch.org/whl/cu126" in command for command in commands)
 
 
+def test_the_tables_of_the_docs_are_those_of_the_code() -> None:
+    from scripts.render_doctor_docs import PAGE, render
+
+    page = PAGE.read_text(encoding="utf-8")
+    assert page == render(page), "run scripts/render_doctor_docs.py"
+
+
 def test_the_docs_have_the_whole_corpus() -> None:
     text = (REPOSITORY / "docs" / "doctor.md").read_text(encoding="utf-8")
     for case in FAULTS:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuenv.checks.model import Facts, ProbeRun
 from gpuenv.probes import (
     host_driver,
     host_engine,
@@ -595,3 +596,23 @@ def test_a_version_file_that_breaks_is_told(tmp_path: Path) -> None:
     facts = look(packages)
     assert facts["version"] is None
     assert "half" in facts["version_error"]
+
+
+def test_a_pictured_machine_is_diagnosed_without_asking_this_one(machine: Machine) -> None:
+    from gpuenv.checks.model import Level
+    from gpuenv.doctor import judge, plan_doctor
+
+    pci_device(machine, "0000:01:00.0", "0x030000", device="0x2684\n")
+    machine.link("/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/driver", "/x/nouveau")
+    machine.file("/proc/modules", "nouveau 2400256 1 - Live 0x0\n")
+    plan = plan_doctor(level=Level.STATIC, sysroot=str(machine.root))
+    asked = {spec.name for spec in plan.probes}
+    assert {"host.nvml", "host.cuda", "torch.static"} & asked == set()
+    probes = {
+        name: ProbeRun(status="ok", facts=machine.ask(module))
+        for module in EVERY_PROBE
+        for name in module.PROBES
+    }
+    diagnosis = judge(Facts(where={"kind": "host"}, asked=plan.asked, probes=probes))
+    assert diagnosis.causes[0].result.id == "host.driver.bound"
+    assert "drv.cuinit" not in [c.id for c in diagnosis.causes[0].consequences]
