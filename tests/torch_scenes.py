@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import copy
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.checks.facts import parse_facts
 from gpuenv.checks.model import Facts, ProbeRun
-from tests.conftest import TESTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+TESTS = Path(__file__).parent
 H100 = "NVIDIA H100 80GB HBM3"
 GIB = 1 << 30
 FLAGS = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]

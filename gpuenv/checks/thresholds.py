@@ -68,7 +68,7 @@ def _measured(
     return Threshold(
         model=model,
         usual=usual,
-        floor=round(usual * USABLE_SHARE, 1),
+        floor=round(usual * USABLE_SHARE, 1 if usual < 100 else None),  # noqa: PLR2004 - digits
         peak=peak,
         source=source,
         gpus=gpus,
