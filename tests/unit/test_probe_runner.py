@@ -328,3 +328,23 @@ def test_lines_that_are_not_ours_are_passed_over() -> None:
     assert [name for name, _ in events] == ["a", "a"]
     assert events[1][1] is not None
     assert dict(events[1][1].facts) == {"x": 1}
+
+
+def test_the_doctor_needs_none_of_the_heavy_libraries() -> None:
+    code = (
+        "import sys\n"
+        "away = {'docker', 'paramiko', 'pynvml', 'torch', 'requests', 'jsonschema', 'google'}\n"
+        "class Away:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in away:\n"
+        "            raise ImportError(name + ' is not installed')\n"
+        "sys.meta_path.insert(0, Away())\n"
+        "from gpuenv.cli import main\n"
+        "sys.exit(main(['doctor', '--level', 'static', '--json']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, timeout=60, check=False
+    )
+    envelope = json.loads(done.stdout)
+    assert envelope["errors"] == []
+    assert envelope["exit_code"] == done.returncode
