@@ -121,7 +121,7 @@ def check_environment(facts: Facts) -> Results:
     left = {
         name: variables[name]
         for name in _LEFTOVERS
-        if name in variables and _changes_something(name, variables[name])
+        if name in variables and _changes_something(facts, name, variables[name])
     }
     if left:
         return say.warn(
@@ -139,8 +139,13 @@ def check_environment(facts: Facts) -> Results:
     return say.ok("nothing set")
 
 
-def _changes_something(name: str, value: str) -> bool:
-    """Say whether a value differs from NCCL's own choice; NVLS is on where it can be."""
+def _changes_something(facts: Facts, name: str, value: str) -> bool:
+    """Say whether a value takes away what this machine has: links between GPUs, InfiniBand."""
+    if name == "NCCL_IB_DISABLE":
+        return value not in _HARMLESS and bool(rows(probe(facts, "host.network"), "infiniband"))
+    if not _many(facts):
+        return False
+    # NVLS is on where it can be; the others are off.
     return value == "0" if name == "NCCL_NVLS_ENABLE" else value not in _HARMLESS
 
 
@@ -158,6 +163,10 @@ def check_forced_peers(facts: Facts) -> Results:
     return say.ok("nothing forces peer access")
 
 
+def _is_up(port: Mapping[str, object]) -> bool:
+    return "ACTIVE" in text(port, "state") and "LinkUp" in text(port, "phys_state")
+
+
 def check_infiniband(facts: Facts) -> Results:
     """Look at the InfiniBand and RoCE ports, and at the way from them to GPU memory."""
     say = Say("nccl.ib")
@@ -165,12 +174,13 @@ def check_infiniband(facts: Facts) -> Results:
     ports = rows(network, "infiniband")
     if not ports:
         return say.skip("not-applicable", "no InfiniBand or RoCE device")
-    down = [
-        port
-        for port in ports
-        if "ACTIVE" not in text(port, "state") or "LinkUp" not in text(port, "phys_state")
-    ]
-    active = len(ports) - len(down)
+    # RDMA over Ethernet shows the same devices as a plain network card that nobody uses for RDMA.
+    native = [port for port in ports if text(port, "link_layer") == "InfiniBand"]
+    if not native:
+        up = sum(1 for port in ports if _is_up(port))
+        return say.info(f"{up} of {len(ports)} Ethernet ports that could do RDMA are up")
+    down = [port for port in native if not _is_up(port)]
+    active = len(native) - len(down)
     results: list[Results] = []
     if active:
         for port in down:
@@ -188,7 +198,7 @@ def check_infiniband(facts: Facts) -> Results:
                 )
             )
     else:
-        results.append(say.info(f"{len(ports)} ports, none of them up: NCCL uses the network"))
+        results.append(say.info(f"{len(native)} ports, none of them up: NCCL uses the network"))
     if active and not network.get("peermem") and nvml_gpus(facts) and not in_container(facts):
         results.append(
             say.of("peermem").warn(
@@ -201,7 +211,7 @@ def check_infiniband(facts: Facts) -> Results:
         )
     if results:
         return tuple(result for found in results for result in found)
-    return say.ok(f"{active} of {len(ports)} ports are up")
+    return say.ok(f"{active} of {len(native)} ports are up")
 
 
 def check_acs(facts: Facts) -> Results:
@@ -299,7 +309,8 @@ def check_memlock(facts: Facts) -> Results:
     if soft == -1:
         return say.ok("unlimited")
     amount = in_mib(soft) if isinstance(soft, int) else str(soft)
-    if rows(probe(facts, "host.network"), "infiniband"):
+    ports = rows(probe(facts, "host.network"), "infiniband")
+    if any(text(port, "link_layer") == "InfiniBand" and _is_up(port) for port in ports):
         return say.fail(
             f"{amount} of memory may be pinned, and there is InfiniBand",
             why="ibv_reg_mr fails with Cannot allocate memory as soon as NCCL registers buffers",

@@ -9,6 +9,7 @@ from gpuenv.checks.model import Check, Level
 from gpuenv.checks.nvml import VERSION_MISMATCH, nvml_name
 from gpuenv.checks.say import Results, Say, fix, group, integer, probe, rows, seen, text, words
 from gpuenv.checks.scene import (
+    compat_releases,
     gpu_nodes,
     in_container,
     is_wsl,
@@ -16,6 +17,7 @@ from gpuenv.checks.scene import (
     nodes,
     pci_gpus,
     short_bdf,
+    uses_compat,
     version_key,
 )
 
@@ -71,8 +73,12 @@ def check_bound(facts: Facts) -> Results:
                 )
             )
         elif driver is None and module_release(facts):
+            # An old card that this release has left behind, beside one that it serves.
+            left_behind = bool(_events(facts, "unsupported-gpu")) and any(
+                other.get("driver") == "nvidia" for other in gpus
+            )
             results.append(
-                one.fail(
+                (one.warn if left_behind else one.fail)(
                     "belongs to no driver although the NVIDIA module is loaded",
                     why="the driver refused it: too old or too new for this release, or damaged",
                     evidence=[where, *(seen("kernel log", line) for line in _refusals(facts))],
@@ -168,7 +174,7 @@ def library_releases(facts: Facts) -> dict[str, str]:
     """Return the driver's release by each library that was loaded, by file name."""
     found = {}
     cuda = probe(facts, "host.cuda")
-    if not cuda.get("compat"):
+    if not uses_compat(facts):
         found["libcuda.so.1"] = text(group(cuda, "load"), "release")
     nvml = probe(facts, "host.nvml")
     real = text(group(nvml, "load"), "real")
@@ -239,6 +245,8 @@ def check_two_libraries(facts: Facts) -> Results:
         for copy in rows(libs, name):
             path, release = text(copy, "real"), text(copy, "version")
             if copy.get("via") == "compat" or "/stubs/" in path or "/compat/" in path:
+                continue
+            if release in compat_releases(facts) and release != module_release(facts):
                 continue
             if integer(copy, "size") == 0:
                 empty.append(path)

@@ -113,6 +113,25 @@ def module_release(facts: Facts) -> str:
     return text(driver, "proc_version") or text(driver, "module_version")
 
 
+def compat_releases(facts: Facts) -> frozenset[str]:
+    """Return the releases of forward-compatibility libraries that lie in their own folder here.
+
+    The legacy container hook mounts such a library beside the driver's, where its path no longer
+    tells what it is.
+    """
+    copies = rows(group(probe(facts, "host.libs"), "libs"), "libcuda.so")
+    return frozenset(text(copy, "version") for copy in copies if copy.get("via") == "compat")
+
+
+def uses_compat(facts: Facts) -> bool:
+    """Say whether the loaded libcuda is a forward-compatibility one, by its path or its release."""
+    cuda = probe(facts, "host.cuda")
+    release = text(group(cuda, "load"), "release")
+    if cuda.get("compat"):
+        return True
+    return bool(release) and release in compat_releases(facts) and release != module_release(facts)
+
+
 def driver_release(facts: Facts) -> str:
     """Return the driver's release by the best source: the module, else NVML's word."""
     return module_release(facts) or text(probe(facts, "host.nvml"), "driver")

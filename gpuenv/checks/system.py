@@ -29,6 +29,7 @@ _DISK_WARN = 10 << 30
 _DISK_FAIL = 2 << 30
 _FILES_FLOOR = 1024
 _PIDS_FLOOR = 1024
+_PIDS_LEFT = 256
 _USED_UP = 0.9
 _OVERSUBSCRIBED = 2.0
 # torch asks the passwd file for a name up to 2.12; newer ones do not mind.
@@ -103,7 +104,8 @@ def check_disk(facts: Facts) -> Results:
         what = "no inode left" if inodes else f"{in_mib(free)} free"
         evidence = [seen(f"statvfs {text(place, 'at')}", what), seen("used for", name)]
         fixes = [fix("host", "make room", "docker system df; du -xsh /var/lib/docker ~/.cache")]
-        if free < _DISK_FAIL:
+        # A small partition for temporary files is a choice; full caches and stores are not.
+        if free < _DISK_FAIL and name not in ("tmp", "inductor"):
             results.append(
                 one.fail(
                     f"{what}: builds, caches and checkpoints fail there",
@@ -224,7 +226,7 @@ def check_processes(facts: Facts) -> Results:
     limit, used = integer(cgroup, "pids_max"), integer(cgroup, "pids_current") or 0
     if limit is None:
         return say.ok("no limit")
-    if limit - used < _PIDS_FLOOR:
+    if limit < _PIDS_FLOOR or limit - used < _PIDS_LEFT:
         return say.warn(
             f"{limit} processes and threads are allowed, {used} run",
             why="each rank, DataLoader worker and OpenMP thread counts; then: can't start new "

@@ -16,6 +16,7 @@ from gpuenv.checks.scene import (
     is_wsl,
     nvml_gpus,
     torch_cuda,
+    uses_compat,
     version_key,
 )
 
@@ -343,7 +344,7 @@ def check_compat(facts: Facts) -> Results:
     libs = probe(facts, "host.libs")
     if group(cuda, "load").get("error") is not None:
         return say.skip("no-gpu", "no libcuda is loaded")
-    if not cuda.get("compat"):
+    if not uses_compat(facts):
         lines = [row for row in rows(libs, "loader_dirs") if "/compat" in text(row, "dir")]
         if lines:
             return say.info(
