@@ -49,7 +49,7 @@ say "== faults put in"
 fault no-such-gpu vis.cvd CUDA_VISIBLE_DEVICES=99
 fault gpu-twice vis.cvd CUDA_VISIBLE_DEVICES=0,0
 fault no-such-interface nccl.ifname NCCL_SOCKET_IFNAME=nope
-doubles=$(cd "$(dirname "$0")/.." && pwd)/tests/torch/doubles
+doubles=$(cd "$(dirname "$0")/.." && pwd)/tests/compute/doubles
 if [ -d "$doubles" ]; then
   fault wrong-gradient num.autograd TEST_FAULT=wrong-gradient "PYTHONPATH=$doubles"
   fault wrong-product num.matmul TEST_FAULT=wrong-product "PYTHONPATH=$doubles"

@@ -12,7 +12,7 @@ import pytest
 
 from gpuenv.checks.model import Status
 from tests.conftest import missing
-from tests.torch.conftest import DOUBLES, TorchProbes, find_torch
+from tests.torch_runner import DOUBLES, TorchProbes, find_torch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 QUIET = (Status.PASS, Status.INFO, Status.SKIP, Status.WARN)

@@ -18,7 +18,7 @@ from tests.conftest import missing
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.torch.conftest import TorchProbes
+    from tests.torch_runner import TorchProbes
 
 QUICK = (
     "torch.import",
@@ -141,7 +141,7 @@ def test_a_crash_costs_one_probe_and_the_rest_answer(torch_probes: TorchProbes, 
 
 
 def test_without_torch_nothing_fails(tmp_path: Path) -> None:
-    from tests.torch.conftest import TorchProbes
+    from tests.torch_runner import TorchProbes
 
     python = tmp_path / "bare"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Read now: the tests themselves see no GPUENV_ variable.
 _PYTHON = os.environ.get("GPUENV_TEST_TORCH", "")
-DOUBLES = Path(__file__).parent / "doubles"
+DOUBLES = Path(__file__).parent / "compute" / "doubles"
 BUDGET_S = 600.0
 
 
@@ -103,15 +103,3 @@ def find_torch() -> str:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("missing: a Python with torch (set GPUENV_TEST_TORCH)")
     return sys.executable
-
-
-@pytest.fixture(scope="session")
-def torch_probes() -> TorchProbes:
-    """Return the runner for the Python with torch."""
-    return TorchProbes(find_torch())
-
-
-@pytest.fixture
-def fault() -> Any:
-    """Return the variables that put a fault into torch, by the double on PYTHONPATH."""
-    return lambda name: {"TEST_FAULT": name, "PYTHONPATH": str(DOUBLES)}

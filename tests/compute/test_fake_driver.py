@@ -14,7 +14,7 @@ import pytest
 
 from gpuenv.checks.model import Status
 from tests.fakes.libraries import build_libcuda
-from tests.torch.conftest import TorchProbes
+from tests.torch_runner import TorchProbes
 
 if TYPE_CHECKING:
     from pathlib import Path
