@@ -170,8 +170,8 @@ _CUDA_PATTERN = "^(nvidia|cuda)-"
 _LIBRARIES_PATTERN = "^nvidia-(cudnn|cusparselt|nccl|nvshmem)-"
 # Two layers: the toolkit's own wheels change with CUDA alone, the libraries with torch as well.
 _CUDA_LISTS = (
-    ("toolkit.txt", "The CUDA toolkit's libraries: the wheels' own, and the only copy."),
-    ("libraries.txt", "cuDNN, NCCL and what else is released apart from the toolkit."),
+    ("toolkit.txt", "the CUDA toolkit's libraries, the only copy"),
+    ("libraries.txt", "cuDNN, NCCL and what else is released apart from the toolkit"),
 )
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -336,7 +336,7 @@ def _steps(spec: ImageSpec) -> tuple[dict[str, Any], ...]:
     if "ssh" in image.features:
         steps.append(
             {
-                "title": "An SSH server without host keys: each environment gets its own.",
+                "title": "an SSH server; its host key comes with each environment",
                 "apt": _SSH,
                 "shell": "rm -f /etc/ssh/ssh_host_*",
                 "requirements": (),
@@ -346,7 +346,7 @@ def _steps(spec: ImageSpec) -> tuple[dict[str, Any], ...]:
     if image.apt or requirements:
         steps.append(
             {
-                "title": "What was asked for.",
+                "title": "the packages asked for",
                 "apt": image.apt,
                 "shell": "",
                 "requirements": requirements,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -27,6 +28,7 @@ Mark: TypeAlias = Literal["done", "cached", "failed", "warning", "start", "outpu
 
 _NUMBER = re.compile(r"^\[(?:stage-\d+ )?((?:[^\]\s]+ )?\d+/\d+)\] ")
 _NOISE = re.compile(r"--(?:mount|network|security)=\S+ |: sha256:[0-9a-f]+; *")
+_TITLE = re.compile(r"RUN : ('[^;]*'|[\w.,-]+);")
 _MEGA = 1e6
 _SHORT_UPLOAD_S = 1.0
 
@@ -161,11 +163,15 @@ def split_name(name: str) -> tuple[str, str]:
     """Split a step's name into its number and what it does, without mounts and hashes.
 
     ``[stage-0 4/9] RUN --mount=type=cache,target=/x uv pip install torch`` gives
-    ``4/9`` and ``RUN uv pip install torch``; a stage with a name keeps it, ``wheels 4/9``.
+    ``4/9`` and ``RUN uv pip install torch``; a stage with a name keeps it, ``wheels 4/9``. A step
+    of gpuenv's own recipe says first what it is, ``RUN : 'PyTorch'; …``, and is called so.
     """
     found = _NUMBER.match(name)
     text = name[found.end() :] if found else name
     text = " ".join(_NOISE.sub("", text).split())
+    titled = _TITLE.match(text)
+    if titled:
+        text = shlex.split(titled[1])[0]
     return (found[1] if found else "", text.removeprefix("[internal] "))
 
 

@@ -3,6 +3,7 @@ ENV LANG=C.UTF-8
 
 FROM base AS system
 RUN --mount=type=cache,id=gpuenv-apt-faf512d7936e,target=/run/gpuenv/apt,sharing=locked \
+    : 'system packages, and the user dev'; \
     set -eu; \
     printf '%s\n' \
         'path-exclude=/usr/share/doc/*' \
@@ -42,6 +43,7 @@ RUN --mount=type=cache,id=gpuenv-apt-faf512d7936e,target=/run/gpuenv/apt,sharing
 # The installer, which runs beside the image and is not in it.
 FROM base AS uv
 RUN --mount=type=cache,id=gpuenv-apt-faf512d7936e-uv,target=/run/gpuenv/apt,sharing=locked \
+    : 'the installer'; \
     set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     mkdir -p /run/gpuenv/apt/archives/partial /run/gpuenv/apt/lists/partial; \
@@ -69,6 +71,7 @@ RUN --mount=type=cache,id=gpuenv-apt-faf512d7936e-uv,target=/run/gpuenv/apt,shar
 # their layers stay.
 FROM uv AS lock
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
+    : 'which versions exactly'; \
     set -eu; \
     export UV_CACHE_DIR=/run/gpuenv/cache UV_INDEX_STRATEGY=unsafe-best-match; \
     mkdir /lock; \
@@ -92,10 +95,10 @@ FROM system
 ENV PATH="/opt/venv/bin:/usr/local/cuda/bin:${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}" \
     VIRTUAL_ENV=/opt/venv
 
-# The CUDA toolkit's libraries: the wheels' own, and the only copy.
 COPY --from=lock /lock/toolkit.txt /opt/gpuenv/toolkit.txt
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
+    : 'the CUDA toolkit'"'"'s libraries, the only copy'; \
     set -eu; \
     umask 002; \
     export UV_CACHE_DIR=/run/gpuenv/cache UV_LINK_MODE=copy UV_INDEX_STRATEGY=unsafe-best-match; \
@@ -103,20 +106,20 @@ RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     /run/gpuenv/uv/uv pip install --python /opt/venv --no-deps --extra-index-url https://download.pytorch.org/whl/cu126 \
         --requirements /opt/gpuenv/toolkit.txt
 
-# cuDNN, NCCL and what else is released apart from the toolkit.
 COPY --from=lock /lock/libraries.txt /opt/gpuenv/libraries.txt
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
+    : 'cuDNN, NCCL and what else is released apart from the toolkit'; \
     set -eu; \
     umask 002; \
     export UV_CACHE_DIR=/run/gpuenv/cache UV_LINK_MODE=copy UV_INDEX_STRATEGY=unsafe-best-match; \
     /run/gpuenv/uv/uv pip install --python /opt/venv --no-deps --extra-index-url https://download.pytorch.org/whl/cu126 \
         --requirements /opt/gpuenv/libraries.txt
 
-# PyTorch, and what its first import compiles.
 COPY --from=lock /lock/torch.txt /lock/constraints.txt /opt/gpuenv/
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
+    : 'PyTorch, and what its first import compiles'; \
     set -eu; \
     umask 002; \
     export UV_CACHE_DIR=/run/gpuenv/cache UV_LINK_MODE=copy UV_INDEX_STRATEGY=unsafe-best-match; \
@@ -130,7 +133,8 @@ RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     /opt/venv/bin/python -c 'import torch, torch._inductor.compile_fx, torchvision'; \
     rm -rf /tmp/torchinductor
 
-RUN set -eu; \
+RUN : 'the working directory'; \
+    set -eu; \
     printf 'PATH=%s\n' "/opt/venv/bin:/usr/local/cuda/bin:\$PATH" > /etc/profile.d/gpuenv.sh; \
     install -d -o dev -g 0 -m 0775 /workspace; \
     rm -rf /run/gpuenv

@@ -3,6 +3,7 @@ ENV LANG=C.UTF-8
 
 FROM base AS system
 RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9,target=/run/gpuenv/apt,sharing=locked \
+    : 'system packages, and the user dev'; \
     set -eu; \
     printf '%s\n' \
         'path-exclude=/usr/share/doc/*' \
@@ -62,6 +63,7 @@ RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9,target=/run/gpuenv/apt,sharing
 # The installer, which runs beside the image and is not in it.
 FROM base AS uv
 RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9-uv,target=/run/gpuenv/apt,sharing=locked \
+    : 'the installer'; \
     set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     mkdir -p /run/gpuenv/apt/archives/partial /run/gpuenv/apt/lists/partial; \
@@ -89,6 +91,7 @@ RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9-uv,target=/run/gpuenv/apt,shar
 # their layers stay.
 FROM uv AS lock
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
+    : 'which versions exactly'; \
     set -eu; \
     export UV_CACHE_DIR=/run/gpuenv/cache UV_INDEX_STRATEGY=unsafe-best-match; \
     mkdir /lock; \
@@ -112,10 +115,10 @@ FROM system
 ENV PATH="/opt/venv/bin:${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}" \
     VIRTUAL_ENV=/opt/venv
 
-# The CUDA toolkit's libraries: the wheels' own, and the only copy.
 COPY --from=lock /lock/toolkit.txt /opt/gpuenv/toolkit.txt
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
+    : 'the CUDA toolkit'"'"'s libraries, the only copy'; \
     set -eu; \
     umask 002; \
     export UV_CACHE_DIR=/run/gpuenv/cache UV_LINK_MODE=copy UV_INDEX_STRATEGY=unsafe-best-match; \
@@ -123,20 +126,20 @@ RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     /run/gpuenv/uv/uv pip install --python /opt/venv --no-deps \
         --requirements /opt/gpuenv/toolkit.txt
 
-# cuDNN, NCCL and what else is released apart from the toolkit.
 COPY --from=lock /lock/libraries.txt /opt/gpuenv/libraries.txt
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
+    : 'cuDNN, NCCL and what else is released apart from the toolkit'; \
     set -eu; \
     umask 002; \
     export UV_CACHE_DIR=/run/gpuenv/cache UV_LINK_MODE=copy UV_INDEX_STRATEGY=unsafe-best-match; \
     /run/gpuenv/uv/uv pip install --python /opt/venv --no-deps \
         --requirements /opt/gpuenv/libraries.txt
 
-# PyTorch, and what its first import compiles.
 COPY --from=lock /lock/torch.txt /lock/constraints.txt /opt/gpuenv/
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
+    : 'PyTorch, and what its first import compiles'; \
     set -eu; \
     umask 002; \
     export UV_CACHE_DIR=/run/gpuenv/cache UV_LINK_MODE=copy UV_INDEX_STRATEGY=unsafe-best-match; \
@@ -151,9 +154,9 @@ RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     /opt/venv/bin/python -c 'import torch, torch._inductor.compile_fx, torchaudio, torchvision'; \
     rm -rf /tmp/torchinductor
 
-# JupyterLab
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
+    : JupyterLab; \
     set -eu; \
     umask 002; \
     export UV_CACHE_DIR=/run/gpuenv/cache UV_LINK_MODE=copy UV_INDEX_STRATEGY=unsafe-best-match; \
@@ -176,8 +179,8 @@ RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
         exit 1; \
     fi
 
-# An SSH server without host keys: each environment gets its own.
 RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9,target=/run/gpuenv/apt,sharing=locked \
+    : 'an SSH server; its host key comes with each environment'; \
     set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     mkdir -p /run/gpuenv/apt/archives/partial /run/gpuenv/apt/lists/partial; \
@@ -199,8 +202,8 @@ RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9,target=/run/gpuenv/apt,sharing
         /var/cache/ldconfig/aux-cache; \
     rm -f /etc/ssh/ssh_host_*
 
-# What was asked for.
 RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9,target=/run/gpuenv/apt,sharing=locked \
+    : 'the packages asked for'; \
     set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
     mkdir -p /run/gpuenv/apt/archives/partial /run/gpuenv/apt/lists/partial; \
@@ -220,6 +223,7 @@ RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9,target=/run/gpuenv/apt,sharing
         /var/cache/ldconfig/aux-cache
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
+    : 'the packages asked for'; \
     set -eu; \
     umask 002; \
     export UV_CACHE_DIR=/run/gpuenv/cache UV_LINK_MODE=copy UV_INDEX_STRATEGY=unsafe-best-match; \
@@ -239,7 +243,8 @@ RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
         exit 1; \
     fi
 
-RUN set -eu; \
+RUN : 'the working directory'; \
+    set -eu; \
     printf 'PATH=%s\n' "/opt/venv/bin:\$PATH" > /etc/profile.d/gpuenv.sh; \
     install -d -o dev -g 0 -m 0775 /srv/app; \
     rm -rf /run/gpuenv

@@ -4,6 +4,7 @@ ENV LANG=C.UTF-8
 FROM base AS system
 RUN --mount=type=cache,id=gpuenv-apt-54a065b903a0,target=/run/gpuenv/apt,sharing=locked \
     --mount=type=bind,source=.gpuenv/host/ca.crt,target=/run/gpuenv/ca.crt \
+    : 'system packages, and the user dev'; \
     : sha256:3506c5ce533272287a5f905f104f10decd095d119f3cf71d44bed4458deb8ba7; \
     set -eu; \
     printf '%s\n' \
@@ -74,6 +75,7 @@ RUN --mount=type=cache,id=gpuenv-apt-54a065b903a0,target=/run/gpuenv/apt,sharing
 FROM base AS uv
 RUN --mount=type=cache,id=gpuenv-apt-54a065b903a0-uv,target=/run/gpuenv/apt,sharing=locked \
     --mount=type=bind,source=.gpuenv/host,target=/run/gpuenv/host \
+    : 'the installer'; \
     : sha256:285b6374a2ab14b1e443e598d751af7e1f34f273e614e049c1ce9fc108f6d7ef; \
     export \
         CURL_CA_BUNDLE=/run/gpuenv/host/ca.crt \
@@ -119,6 +121,7 @@ RUN --mount=type=cache,id=gpuenv-apt-54a065b903a0-uv,target=/run/gpuenv/apt,shar
 FROM uv AS lock
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,source=.gpuenv/host,target=/run/gpuenv/host \
+    : 'which versions exactly'; \
     : sha256:285b6374a2ab14b1e443e598d751af7e1f34f273e614e049c1ce9fc108f6d7ef; \
     export \
         CURL_CA_BUNDLE=/run/gpuenv/host/ca.crt \
@@ -149,11 +152,11 @@ FROM system
 ENV PATH="/opt/venv/bin:${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}" \
     VIRTUAL_ENV=/opt/venv
 
-# The CUDA toolkit's libraries: the wheels' own, and the only copy.
 COPY --from=lock /lock/toolkit.txt /opt/gpuenv/toolkit.txt
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
     --mount=type=bind,source=.gpuenv/host,target=/run/gpuenv/host \
+    : 'the CUDA toolkit'"'"'s libraries, the only copy'; \
     : sha256:285b6374a2ab14b1e443e598d751af7e1f34f273e614e049c1ce9fc108f6d7ef; \
     export \
         CURL_CA_BUNDLE=/run/gpuenv/host/ca.crt \
@@ -169,11 +172,11 @@ RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     /run/gpuenv/uv/uv pip install --python /opt/venv --no-deps \
         --requirements /opt/gpuenv/toolkit.txt
 
-# cuDNN, NCCL and what else is released apart from the toolkit.
 COPY --from=lock /lock/libraries.txt /opt/gpuenv/libraries.txt
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
     --mount=type=bind,source=.gpuenv/host,target=/run/gpuenv/host \
+    : 'cuDNN, NCCL and what else is released apart from the toolkit'; \
     : sha256:285b6374a2ab14b1e443e598d751af7e1f34f273e614e049c1ce9fc108f6d7ef; \
     export \
         CURL_CA_BUNDLE=/run/gpuenv/host/ca.crt \
@@ -188,11 +191,11 @@ RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     /run/gpuenv/uv/uv pip install --python /opt/venv --no-deps \
         --requirements /opt/gpuenv/libraries.txt
 
-# PyTorch, and what its first import compiles.
 COPY --from=lock /lock/torch.txt /lock/constraints.txt /opt/gpuenv/
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
     --mount=type=bind,source=.gpuenv/host,target=/run/gpuenv/host \
+    : 'PyTorch, and what its first import compiles'; \
     : sha256:285b6374a2ab14b1e443e598d751af7e1f34f273e614e049c1ce9fc108f6d7ef; \
     export \
         CURL_CA_BUNDLE=/run/gpuenv/host/ca.crt \
@@ -215,11 +218,11 @@ RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     /opt/venv/bin/python -c 'import torch, torch._inductor.compile_fx, torchvision'; \
     rm -rf /tmp/torchinductor
 
-# What was asked for.
 RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
     --mount=type=bind,from=uv,source=/opt/uv,target=/run/gpuenv/uv \
     --mount=type=bind,source=.gpuenv/host,target=/run/gpuenv/host \
     --mount=type=bind,source=.gpuenv/late,target=/run/gpuenv/late \
+    : 'the packages asked for'; \
     : sha256:285b6374a2ab14b1e443e598d751af7e1f34f273e614e049c1ce9fc108f6d7ef; \
     : sha256:bb6b39b149938035afa6a17c26ad20c67e80dc32b77c3f43778b854df48012d7; \
     export \
@@ -247,7 +250,8 @@ RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
         exit 1; \
     fi
 
-RUN set -eu; \
+RUN : 'the working directory'; \
+    set -eu; \
     printf 'PATH=%s\n' "/opt/venv/bin:\$PATH" > /etc/profile.d/gpuenv.sh; \
     install -d -o dev -g 0 -m 0775 /workspace; \
     rm -rf /run/gpuenv

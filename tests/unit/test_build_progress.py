@@ -158,6 +158,12 @@ def test_running_steps_leave_the_display_when_they_end() -> None:
         ("[stage-3 2/7] RUN true", ("2/7", "RUN true")),
         ("[wheels 2/7] COPY a b", ("wheels 2/7", "COPY a b")),
         ("exporting to image", ("", "exporting to image")),
+        ("[3/5] RUN --mount=type=cache,target=/c : 'PyTorch 2'; set -eu; x", ("3/5", "PyTorch 2")),
+        ("[3/5] RUN : JupyterLab; set -eu", ("3/5", "JupyterLab")),
+        (
+            """[stage-4 1/5] RUN : 'the toolkit'"'"'s libraries'; set""",
+            ("1/5", "the toolkit's libraries"),
+        ),
         ("[internal] load metadata for x", ("", "load metadata for x")),
     ],
 )
