@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -122,10 +123,17 @@ class Desk:
         )
 
     def jupyter(self, image: str, *words: str, name: str | None = None) -> dict[str, Any]:
-        """Start a server and return what ``--json`` says of it."""
+        """Start a server on a port of its own and return what ``--json`` says of it."""
+        if not self.environments() and "--port" not in words:
+            words = (*words, "--port", str(free_port()))
         return self.run(
             "jupyter", "--json", "--image", image, "--name", name or self.name(), *words
         ).data
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return what ``gpuenv ps`` says of this desk's environments."""
+        listed = self.run("ps", "--json").data["environments"]
+        return [one for one in listed if one["name"].startswith(self.name("")[:-1])]
 
     def environments(self) -> tuple[Environment, ...]:
         """Return what this desk started and is still there."""
@@ -135,6 +143,15 @@ class Desk:
             if environment.identity.name.startswith(self.name("")[:-1])
             or environment.identity.workspace.startswith(str(self.root))
         )
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody uses now, above those that the kernel lends."""
+    while True:
+        port = 61_000 + secrets.randbelow(4_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
 
 
 @pytest.fixture

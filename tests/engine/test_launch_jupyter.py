@@ -44,6 +44,7 @@ def ask(
     method: str = "GET",
     headers: dict[str, str] | None = None,
     body: bytes | None = None,
+    timeout_s: float = 20,
 ) -> tuple[int, bytes, http.client.HTTPMessage]:
     parts = urlsplit(server["url"])
     connection: http.client.HTTPConnection
@@ -52,10 +53,10 @@ def ask(
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
         connection = http.client.HTTPSConnection(
-            "127.0.0.1", server["host_port"], timeout=20, context=context
+            "127.0.0.1", server["host_port"], timeout=timeout_s, context=context
         )
     else:
-        connection = http.client.HTTPConnection("127.0.0.1", server["host_port"], timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", server["host_port"], timeout=timeout_s)
     with contextlib.closing(connection):
         sent = dict(headers or {})
         if token is not None:
@@ -238,7 +239,7 @@ def test_an_empty_or_broken_token_lets_nobody_in(
 ) -> None:
     server = desk.jupyter(jupyter_image)
     inside(desk.engine, server, f"chmod 600 {TOKEN_FILE}; printf '{content}' > {TOKEN_FILE}")
-    for given in (server["token"], content, ""):
+    for given in (server["token"], content.strip(), ""):
         assert code(server, token=given) == 403
     assert code(server) == 403
     assert code(server, "/lab?token=") == 302
@@ -403,13 +404,21 @@ def test_every_route_of_the_server_refuses_without_the_token(
             continue
         if websocket:
             tried += 1
-            status = code(server, path, headers=websocket_headers(server))
-            if status not in {401, 403, 404}:
+            status, _, headers = ask(server, path, headers=websocket_headers(server))
+            to_login = status == 302 and headers["Location"].startswith("/login")
+            if not (to_login or status in {401, 403, 404}):
                 wrong.append((path, "WEBSOCKET", status, handler))
             continue
         for method in methods:
             tried += 1
-            status, body, headers = ask(server, path, method=method, body=b"{}")
+            try:
+                status, body, headers = ask(server, path, method=method, body=b"{}", timeout_s=10)
+            except TimeoutError:
+                # jupyterlab_server's own fault: its refusal breaks off while it is written, so
+                # whoever has no token gets nothing at all.
+                if not handler.endswith(".LicensesHandler"):
+                    wrong.append((path, method, "no answer", handler))
+                continue
             to_login = status == 302 and "/login" in headers.get("Location", "")
             moved = status in {301, 302, 308} and not headers.get("Location", "").startswith("http")
             if not (to_login or moved or status in {401, 403, 404, 405}):
@@ -439,8 +448,10 @@ def test_websockets_of_a_live_kernel_and_terminal_refuse_without_the_token(
         f"/terminals/websocket/{terminal['name']}",
         "/api/events/subscribe",
     ):
-        assert code(server, path, headers=websocket_headers(server)) == 403, path
-        assert code(server, path, headers=websocket_headers(server), token="0" * 64) == 403, path
+        for token in (None, "0" * 64):
+            status, _, headers = ask(server, path, headers=websocket_headers(server), token=token)
+            to_login = status == 302 and headers["Location"].startswith("/login")
+            assert status == 403 or to_login, path
         status = upgrade_status(server, path, server["token"])
         assert status == 101, path
 
@@ -527,12 +538,12 @@ def test_what_was_removed_or_killed_behind_our_back_is_understood(
     server = desk.jupyter(jupyter_image)
     engine.signal(server["id"], "SIGKILL")
     engine.wait(server["id"], timeout_s=30)
-    (listed,) = desk.run("ps", "--json").data["environments"]
+    (listed,) = desk.listed()
     assert (listed["state"], listed["exit_code"]) == ("exited", 137)
     revived = desk.jupyter(jupyter_image)
     assert (revived["id"], revived["url"]) == (server["id"], server["url"])
     engine.remove(server["id"], force=True)
-    assert desk.run("ps", "--json").data["environments"] == []
+    assert desk.listed() == []
     gone = desk.run("stop", desk.name(), "--json")
     assert (gone.exit_code, gone.slug) == (2, "environment-not-found")
     anew = desk.jupyter(jupyter_image)
@@ -550,7 +561,7 @@ def test_a_lost_state_folder_is_made_again_from_the_container(
 
 def test_ps_tells_age_and_idleness_and_rm_forgets_the_token(desk: Desk, jupyter_image: str) -> None:
     server = desk.jupyter(jupyter_image)
-    (listed,) = desk.run("ps", "--json").data["environments"]
+    (listed,) = desk.listed()
     assert listed["name"] == desk.name()
     assert listed["url"] == server["url"].partition("?")[0]
     assert 0 <= listed["idle_s"] <= listed["age_s"] < 240
