@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 VENV ?= .venv
+TORCH_VENV ?= .venv-torch
 PYTHON ?= python3
 BIN := $(VENV)/bin
 PYTEST_ARGS ?=
@@ -22,9 +23,14 @@ $(VENV)/.dev: pyproject.toml
 quickstart: $(BIN)/gpuenv ## Install gpuenv, find or start an engine, build an image for this host and prove it
 	@scripts/quickstart.sh "$(BIN)/gpuenv"
 
-test: $(VENV)/.dev ## Run every test: unit, golden, contract, engine, browser, ssh
+# The doctor's probes are tested on a real PyTorch of its own, so that gpuenv's environment has none.
+$(TORCH_VENV)/.done: Makefile
+	@scripts/make-venv.sh "$(PYTHON)" "$(TORCH_VENV)" torch==2.13.0 numpy
+	@touch $@
+
+test: $(VENV)/.dev $(TORCH_VENV)/.done ## Run every test: unit, golden, contract, engine, browser, ssh
 	@scripts/install-test-tools.sh
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	GPUENV_TEST_TORCH=$(abspath $(TORCH_VENV))/bin/python $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev ## Check style, types and the Dockerfiles
 	$(BIN)/ruff check .
@@ -42,4 +48,4 @@ docs: $(VENV)/.dev ## Regenerate the tables in README.md and docs/
 	$(BIN)/python scripts/update_docs.py
 
 clean: ## Remove what the other targets made here (images and containers stay)
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(TORCH_VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,8 +1,8 @@
-FROM debian:bookworm AS base
+FROM debian:bookworm-slim AS base
 ENV LANG=C.UTF-8
 
 FROM base AS system
-RUN --mount=type=cache,id=gpuenv-apt-54a065b903a0,target=/run/gpuenv/apt,sharing=locked \
+RUN --mount=type=cache,id=gpuenv-apt-12f2bc40491f,target=/run/gpuenv/apt,sharing=locked \
     : 'system packages, and the user dev'; \
     set -eu; \
     printf '%s\n' \
@@ -62,7 +62,7 @@ RUN --mount=type=cache,id=gpuenv-apt-54a065b903a0,target=/run/gpuenv/apt,sharing
 
 # The installer, which runs beside the image and is not in it.
 FROM base AS uv
-RUN --mount=type=cache,id=gpuenv-apt-54a065b903a0-uv,target=/run/gpuenv/apt,sharing=locked \
+RUN --mount=type=cache,id=gpuenv-apt-12f2bc40491f-uv,target=/run/gpuenv/apt,sharing=locked \
     : 'the installer'; \
     set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
@@ -151,10 +151,10 @@ ENV CUDA_CACHE_PATH="/home/dev/.cache/nv" \
 CMD ["bash"]
 LABEL org.gpuenv.features="" \
       org.gpuenv.python="3.11" \
-      org.gpuenv.spec="{\"environment\":{\"arch\":\"x86_64\",\"arch_list\":[],\"base_image\":\"debian:bookworm\",\"confidence\":\"derived\",\"cuda\":null,\"cudnn\":null,\"devel_packages\":[],\"flavor\":\"runtime\",\"max_gcc\":null,\"min_driver\":null,\"nccl\":null,\"notes\":[],\"overrides\":{},\"python\":\"3.11\",\"python_source\":\"base\",\"source\":\"pytorch\",\"toolkit\":null,\"torch\":\"2.13.0\",\"torch_variant\":\"cpu\",\"torchaudio\":\"2.11.0\",\"torchvision\":\"0.28.0\",\"triton\":null,\"warnings\":[\"2.13.0+cpu was not read in the wheel itself but derived (TI-MATRIX, RELEASE-MD); what is in the image is checked after the build\"]},\"image\":{\"apt\":[],\"base\":null,\"companions\":[\"torchvision\"],\"env\":{},\"features\":[],\"name\":\"torch\",\"pip\":[],\"requirements\":[],\"workdir\":\"/workspace\"}}" \
+      org.gpuenv.spec="{\"environment\":{\"arch\":\"x86_64\",\"arch_list\":[],\"base_image\":\"debian:bookworm-slim\",\"confidence\":\"derived\",\"cuda\":null,\"cudnn\":null,\"devel_packages\":[],\"flavor\":\"runtime\",\"max_gcc\":null,\"min_driver\":null,\"nccl\":null,\"notes\":[],\"overrides\":{},\"python\":\"3.11\",\"python_source\":\"base\",\"source\":\"pytorch\",\"toolkit\":null,\"torch\":\"2.13.0\",\"torch_variant\":\"cpu\",\"torchaudio\":\"2.11.0\",\"torchvision\":\"0.28.0\",\"triton\":null,\"warnings\":[\"2.13.0+cpu was not read in the wheel itself but derived (TI-MATRIX, RELEASE-MD); what is in the image is checked after the build\"]},\"image\":{\"apt\":[],\"base\":null,\"companions\":[\"torchvision\"],\"env\":{},\"features\":[],\"name\":\"torch\",\"pip\":[],\"requirements\":[],\"workdir\":\"/workspace\"}}" \
       org.gpuenv.torch="2.13.0" \
       org.gpuenv.torch-variant="cpu" \
       org.gpuenv.version="0.1.0" \
-      org.opencontainers.image.base.name="debian:bookworm" \
+      org.opencontainers.image.base.name="debian:bookworm-slim" \
       org.opencontainers.image.description="PyTorch 2.13.0 (cpu), Python 3.11, runtime" \
       org.opencontainers.image.title="torch"

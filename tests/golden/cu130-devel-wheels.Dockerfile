@@ -1,8 +1,8 @@
-FROM debian:bookworm AS base
+FROM debian:bookworm-slim AS base
 ENV LANG=C.UTF-8
 
 FROM base AS system
-RUN --mount=type=cache,id=gpuenv-apt-54a065b903a0,target=/run/gpuenv/apt,sharing=locked \
+RUN --mount=type=cache,id=gpuenv-apt-12f2bc40491f,target=/run/gpuenv/apt,sharing=locked \
     : 'system packages, and the user dev'; \
     set -eu; \
     printf '%s\n' \
@@ -42,7 +42,7 @@ RUN --mount=type=cache,id=gpuenv-apt-54a065b903a0,target=/run/gpuenv/apt,sharing
 
 # The installer, which runs beside the image and is not in it.
 FROM base AS uv
-RUN --mount=type=cache,id=gpuenv-apt-54a065b903a0-uv,target=/run/gpuenv/apt,sharing=locked \
+RUN --mount=type=cache,id=gpuenv-apt-12f2bc40491f-uv,target=/run/gpuenv/apt,sharing=locked \
     : 'the installer'; \
     set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
@@ -167,10 +167,10 @@ ENV CUDA_CACHE_PATH="/home/dev/.cache/nv" \
 CMD ["bash"]
 LABEL org.gpuenv.features="" \
       org.gpuenv.python="3.11" \
-      org.gpuenv.spec="{\"environment\":{\"arch\":\"x86_64\",\"arch_list\":[\"sm_75\",\"sm_80\",\"sm_86\",\"sm_90\",\"sm_100\",\"sm_120\"],\"base_image\":\"debian:bookworm\",\"confidence\":\"verified\",\"cuda\":\"13.0\",\"cudnn\":\"9.24.0.43\",\"devel_packages\":[\"nvidia-cuda-nvcc==13.0.88.*\",\"nvidia-nvvm==13.0.88.*\",\"nvidia-cuda-crt==13.0.88.*\",\"nvidia-cuda-cccl==13.0.85.*\"],\"flavor\":\"devel\",\"max_gcc\":\"15\",\"min_driver\":\"580.65.06\",\"nccl\":\"2.30.7\",\"notes\":[],\"overrides\":{},\"python\":\"3.11\",\"python_source\":\"base\",\"source\":\"pypi\",\"toolkit\":\"13.0.3\",\"torch\":\"2.14.1\",\"torch_variant\":\"cu130\",\"torchaudio\":\"2.11.0\",\"torchvision\":\"0.29.1\",\"triton\":\"~=3.8.0\",\"warnings\":[]},\"image\":{\"apt\":[],\"base\":null,\"companions\":[\"torchvision\"],\"env\":{},\"features\":[],\"name\":\"torch\",\"pip\":[],\"requirements\":[],\"workdir\":\"/workspace\"}}" \
+      org.gpuenv.spec="{\"environment\":{\"arch\":\"x86_64\",\"arch_list\":[\"sm_75\",\"sm_80\",\"sm_86\",\"sm_90\",\"sm_100\",\"sm_120\"],\"base_image\":\"debian:bookworm-slim\",\"confidence\":\"verified\",\"cuda\":\"13.0\",\"cudnn\":\"9.24.0.43\",\"devel_packages\":[\"nvidia-cuda-nvcc==13.0.88.*\",\"nvidia-nvvm==13.0.88.*\",\"nvidia-cuda-crt==13.0.88.*\",\"nvidia-cuda-cccl==13.0.85.*\"],\"flavor\":\"devel\",\"max_gcc\":\"15\",\"min_driver\":\"580.65.06\",\"nccl\":\"2.30.7\",\"notes\":[],\"overrides\":{},\"python\":\"3.11\",\"python_source\":\"base\",\"source\":\"pypi\",\"toolkit\":\"13.0.3\",\"torch\":\"2.14.1\",\"torch_variant\":\"cu130\",\"torchaudio\":\"2.11.0\",\"torchvision\":\"0.29.1\",\"triton\":\"~=3.8.0\",\"warnings\":[]},\"image\":{\"apt\":[],\"base\":null,\"companions\":[\"torchvision\"],\"env\":{},\"features\":[],\"name\":\"torch\",\"pip\":[],\"requirements\":[],\"workdir\":\"/workspace\"}}" \
       org.gpuenv.torch="2.14.1" \
       org.gpuenv.torch-variant="cu130" \
       org.gpuenv.version="0.1.0" \
-      org.opencontainers.image.base.name="debian:bookworm" \
+      org.opencontainers.image.base.name="debian:bookworm-slim" \
       org.opencontainers.image.description="PyTorch 2.14.1 (cu130), Python 3.11, devel" \
       org.opencontainers.image.title="torch"

@@ -1,8 +1,8 @@
-FROM debian:trixie AS base
+FROM debian:trixie-slim AS base
 ENV LANG=C.UTF-8
 
 FROM base AS system
-RUN --mount=type=cache,id=gpuenv-apt-73894be5ff9b,target=/run/gpuenv/apt,sharing=locked \
+RUN --mount=type=cache,id=gpuenv-apt-ab85fdb48330,target=/run/gpuenv/apt,sharing=locked \
     : 'system packages, and the user dev'; \
     set -eu; \
     printf '%s\n' \
@@ -62,7 +62,7 @@ RUN --mount=type=cache,id=gpuenv-apt-73894be5ff9b,target=/run/gpuenv/apt,sharing
 
 # The installer, which runs beside the image and is not in it.
 FROM base AS uv
-RUN --mount=type=cache,id=gpuenv-apt-73894be5ff9b-uv,target=/run/gpuenv/apt,sharing=locked \
+RUN --mount=type=cache,id=gpuenv-apt-ab85fdb48330-uv,target=/run/gpuenv/apt,sharing=locked \
     : 'the installer'; \
     set -eu; \
     export DEBIAN_FRONTEND=noninteractive; \
@@ -178,10 +178,10 @@ ENV CUDA_CACHE_PATH="/home/dev/.cache/nv" \
 CMD ["bash"]
 LABEL org.gpuenv.features="" \
       org.gpuenv.python="3.13" \
-      org.gpuenv.spec="{\"environment\":{\"arch\":\"x86_64\",\"arch_list\":[\"sm_75\",\"sm_80\",\"sm_86\",\"sm_90\",\"sm_100\",\"sm_120\"],\"base_image\":\"debian:trixie\",\"confidence\":\"verified\",\"cuda\":\"13.0\",\"cudnn\":\"9.19.0.56\",\"devel_packages\":[],\"flavor\":\"runtime\",\"max_gcc\":\"15\",\"min_driver\":\"580.65.06\",\"nccl\":\"2.29.3\",\"notes\":[],\"overrides\":{\"nvidia-nccl-cu13\":\"2.29.3\"},\"python\":\"3.13\",\"python_source\":\"base\",\"source\":\"pypi\",\"toolkit\":\"13.0.2\",\"torch\":\"2.11.0\",\"torch_variant\":\"cu130\",\"torchaudio\":\"2.11.0\",\"torchvision\":\"0.26.0\",\"triton\":\"3.6.0\",\"warnings\":[\"nvidia-nccl-cu13 2.29.3 replaces 2.28.9, which 2.11.0+cu130 was built and tested with; within a major version the two are ABI-compatible\"]},\"image\":{\"apt\":[],\"base\":null,\"companions\":[\"torchvision\"],\"env\":{},\"features\":[],\"name\":\"torch\",\"pip\":[],\"requirements\":[],\"workdir\":\"/workspace\"}}" \
+      org.gpuenv.spec="{\"environment\":{\"arch\":\"x86_64\",\"arch_list\":[\"sm_75\",\"sm_80\",\"sm_86\",\"sm_90\",\"sm_100\",\"sm_120\"],\"base_image\":\"debian:trixie-slim\",\"confidence\":\"verified\",\"cuda\":\"13.0\",\"cudnn\":\"9.19.0.56\",\"devel_packages\":[],\"flavor\":\"runtime\",\"max_gcc\":\"15\",\"min_driver\":\"580.65.06\",\"nccl\":\"2.29.3\",\"notes\":[],\"overrides\":{\"nvidia-nccl-cu13\":\"2.29.3\"},\"python\":\"3.13\",\"python_source\":\"base\",\"source\":\"pypi\",\"toolkit\":\"13.0.2\",\"torch\":\"2.11.0\",\"torch_variant\":\"cu130\",\"torchaudio\":\"2.11.0\",\"torchvision\":\"0.26.0\",\"triton\":\"3.6.0\",\"warnings\":[\"nvidia-nccl-cu13 2.29.3 replaces 2.28.9, which 2.11.0+cu130 was built and tested with; within a major version the two are ABI-compatible\"]},\"image\":{\"apt\":[],\"base\":null,\"companions\":[\"torchvision\"],\"env\":{},\"features\":[],\"name\":\"torch\",\"pip\":[],\"requirements\":[],\"workdir\":\"/workspace\"}}" \
       org.gpuenv.torch="2.11.0" \
       org.gpuenv.torch-variant="cu130" \
       org.gpuenv.version="0.1.0" \
-      org.opencontainers.image.base.name="debian:trixie" \
+      org.opencontainers.image.base.name="debian:trixie-slim" \
       org.opencontainers.image.description="PyTorch 2.11.0 (cu130), Python 3.13, runtime" \
       org.opencontainers.image.title="torch"

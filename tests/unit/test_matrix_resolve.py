@@ -128,7 +128,7 @@ def test_a_wheel_at_hand_wins_and_brings_its_python() -> None:
     assert (spec.source, str(spec.python), spec.base_image) == (
         "wheelhouse",
         "3.13",
-        "debian:trixie",
+        "debian:trixie-slim",
     )
 
 
@@ -308,9 +308,9 @@ def test_no_override_takes_away_the_kernels_of_an_old_gpu() -> None:
     ("flags", "python", "base", "python_source"),
     [
         ({"torch": "2.9", "cuda": "12.8"}, "3.12", "ubuntu:24.04", "base"),
-        ({"torch": "2.1", "cuda": "12.1"}, "3.11", "debian:bookworm", "base"),
-        ({"torch": "2.9", "cuda": "12.8", "python": "3.13"}, "3.13", "debian:trixie", "base"),
-        ({"torch": "2.9", "cuda": "12.8", "python": "3.14"}, "3.14", "debian:bookworm", "managed"),
+        ({"torch": "2.1", "cuda": "12.1"}, "3.11", "debian:bookworm-slim", "base"),
+        ({"torch": "2.9", "cuda": "12.8", "python": "3.13"}, "3.13", "debian:trixie-slim", "base"),
+        ({"torch": "2.9", "cuda": "12.8", "python": "3.14"}, "3.14", "debian:bookworm-slim", "managed"),
         ({"torch": "2.9", "cuda": "12.8", "python": "3"}, "3.12", "ubuntu:24.04", "base"),
         (
             {"torch": "2.9", "cuda": "12.8", "flavor": "devel"},
@@ -337,10 +337,10 @@ def test_python_and_base_go_together(
 
 
 def test_a_base_at_hand_decides_for_its_python_unless_one_was_named() -> None:
-    bases = frozenset({"debian:bookworm"})
+    bases = frozenset({"debian:bookworm-slim"})
     request = request_of(torch="2.9", cuda="12.8")
     spec = resolve(shipped(), request, local_bases=bases)
-    assert (str(spec.python), spec.base_image) == ("3.11", "debian:bookworm")
+    assert (str(spec.python), spec.base_image) == ("3.11", "debian:bookworm-slim")
     request = request_of(torch="2.9", cuda="12.8", python="3.12")
     assert resolve(shipped(), request, local_bases=bases).base_image == "ubuntu:24.04"
 
@@ -350,8 +350,8 @@ def test_an_imported_base_is_called_by_its_own_name() -> None:
     request = request_of(torch="2.9", cuda="12.8")
     spec = resolve(shipped(), request, local_bases=bases)
     assert (str(spec.python), spec.base_image) == ("3.11", "localhost/gpuenv/base:bookworm")
-    both = bases | {"debian:bookworm"}
-    assert resolve(shipped(), request, local_bases=both).base_image == "debian:bookworm"
+    both = bases | {"debian:bookworm-slim"}
+    assert resolve(shipped(), request, local_bases=both).base_image == "debian:bookworm-slim"
 
 
 def test_nvcc_comes_from_wheels_of_the_same_toolkit_from_cuda_13_on() -> None:

@@ -34,7 +34,7 @@ CUDA = EnvironmentSpec(
     arch="x86_64",
     arch_list=("sm_75", "sm_90"),
     min_driver=DriverRelease.parse("580.65.06"),
-    base_image="debian:bookworm",
+    base_image="debian:bookworm-slim",
     source="pypi",
     confidence="verified",
 )

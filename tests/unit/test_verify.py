@@ -33,7 +33,7 @@ CU130 = EnvironmentSpec(
     arch="x86_64",
     arch_list=("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
     min_driver=DriverRelease.parse("580.65.06"),
-    base_image="debian:bookworm",
+    base_image="debian:bookworm-slim",
     source="pypi",
     confidence="verified",
 )
