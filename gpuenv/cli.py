@@ -32,6 +32,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "jupyter",
         "Start JupyterLab on the right GPUs for you alone, or find the one that runs.",
     ),
+    ("ssh", "ssh", "Open a shell in an environment by SSH, with its host key checked."),
     ("doctor", "doctor", "Find out what keeps GPUs from working here, and how to mend it."),
     (
         "explain",

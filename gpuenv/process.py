@@ -8,6 +8,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -201,6 +202,45 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
                 os.killpg(process.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(patience_s)
+
+
+def run_in_terminal(
+    arguments: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    output_to_stderr: bool = False,
+) -> int:
+    """Run a program that has our terminal and our streams, and return how it ended.
+
+    Ctrl-C is the program's while it runs: it decides what that means, and we wait for it.
+
+    Args:
+        arguments: Program and arguments; never a shell line.
+        env: The whole environment of the child, ``None`` for our own.
+        output_to_stderr: What it prints goes to our standard error, where the standard output is
+            not its own.
+
+    Returns:
+        Its exit code; 128 and the signal's number where a signal ended it.
+
+    Raises:
+        ProgramNotFoundError: There is no such program.
+    """
+    # A handler of ours, unlike an ignored signal, is not inherited: the program hears its own.
+    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
+    try:
+        try:
+            child = subprocess.Popen(
+                list(arguments),
+                env=None if env is None else dict(env),
+                stdout=sys.stderr.fileno() if output_to_stderr else None,
+            )
+        except (FileNotFoundError, PermissionError) as exc:
+            raise ProgramNotFoundError(arguments[0]) from exc
+        code = child.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return code if code >= 0 else 128 - code
 
 
 def start_daemon(arguments: Sequence[str], *, log: Path, env: Mapping[str, str]) -> int:

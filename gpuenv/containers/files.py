@@ -9,6 +9,9 @@
         tls-cert.pem, tls-key.pem           0600
         ssh_host_ed25519_key[.pub]          0600, see gpuenv.ssh
         authorized_keys                     0600
+        revoked_keys                        0600, fingerprints that are not let in by themselves
+        id_ed25519[.pub]                    0600, for a user who has no key
+        ssh_config                          0600, how ``ssh`` reaches it
 """
 
 from __future__ import annotations
@@ -94,6 +97,21 @@ class EnvironmentFiles:
     def authorized_keys_path(self) -> Path:
         """The file with the public keys that may log in."""
         return self.folder / "authorized_keys"
+
+    @property
+    def revoked_keys_path(self) -> Path:
+        """The file with the fingerprints of keys that were revoked."""
+        return self.folder / "revoked_keys"
+
+    @property
+    def client_key_path(self) -> Path:
+        """The file with the private key made for a user who has none."""
+        return self.folder / "id_ed25519"
+
+    @property
+    def ssh_config_path(self) -> Path:
+        """The file that tells ``ssh`` how the environment is reached."""
+        return self.folder / "ssh_config"
 
     def read(self, path: Path) -> str | None:
         """Return the text of one of the files, ``None`` if it is not there.

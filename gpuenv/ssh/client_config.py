@@ -90,6 +90,16 @@ def is_included(content: bytes, line: bytes) -> bool:
     return any(piece.rstrip(b"\r\n") == line for piece in head.splitlines(keepends=True))
 
 
+def is_installed(config: ClientConfig) -> bool:
+    """Say whether the user's configuration includes ours, as it is now.
+
+    Raises:
+        SshConfigError: It cannot be read.
+    """
+    content = _read(_real_path(config.path))
+    return content is not None and is_included(content, include_line(config.included))
+
+
 def install(config: ClientConfig) -> bool:
     """Put the line in; return whether anything had to change.
 

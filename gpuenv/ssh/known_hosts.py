@@ -6,13 +6,15 @@ change, the key of an environment does not.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import re
 from typing import TYPE_CHECKING
 
-from gpuenv.state import state_dir, write_private_file
+from gpuenv.state import make_private_dir, state_dir, write_private_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from gpuenv.ssh.keys import PublicKey
@@ -26,20 +28,42 @@ def known_hosts_path(environ: Mapping[str, str]) -> Path:
 def pin_host_key(path: Path, alias: str, key: PublicKey) -> None:
     """Make a key the one and only key of an alias."""
     line = f"{alias} {key.type} {key.blob}"
-    kept = _without(path, alias)
-    write_private_file(path, "".join(f"{text}\n" for text in (*kept, line)).encode())
+    with _locked(path):
+        before = _lines(path)
+        after = (*_without(before, alias), line)
+        if line not in before or len(after) != len(before):
+            _write(path, after)
 
 
 def forget_host(path: Path, alias: str) -> None:
     """Remove what is known of an alias."""
-    if path.exists():
-        write_private_file(path, "".join(f"{text}\n" for text in _without(path, alias)).encode())
+    with _locked(path):
+        before = _lines(path)
+        after = _without(before, alias)
+        if after != before:
+            _write(path, after)
 
 
-def _without(path: Path, alias: str) -> tuple[str, ...]:
-    pattern = re.compile(rf"{re.escape(alias)}\s")
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Let one gpuenv at a time change the file: each environment's command comes by here."""
+    make_private_dir(path.parent)
+    with path.with_name(path.name + ".lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _write(path: Path, lines: tuple[str, ...]) -> None:
+    write_private_file(path, "".join(f"{text}\n" for text in lines).encode())
+
+
+def _lines(path: Path) -> tuple[str, ...]:
     try:
-        lines = path.read_text("utf-8").splitlines()
+        return tuple(line for line in path.read_text("utf-8").splitlines() if line.strip())
     except FileNotFoundError:
         return ()
-    return tuple(line for line in lines if line.strip() and not pattern.match(line))
+
+
+def _without(lines: tuple[str, ...], alias: str) -> tuple[str, ...]:
+    pattern = re.compile(rf"{re.escape(alias)}\s")
+    return tuple(line for line in lines if not pattern.match(line))

@@ -1,0 +1,158 @@
+"""How the system's ``ssh`` reaches an environment; pure.
+
+The same settings go into two places: ``-o`` options of a command, which win over whatever the
+user's configuration says, and a block of ``ssh_config`` for everything else that speaks SSH.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuenv.containers.ports import parse_port
+from gpuenv.containers.users import USER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_ALIVE_INTERVAL_S = 15
+_ALIVE_COUNT = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """An environment as ``ssh`` has to know it.
+
+    Attributes:
+        alias: What the user calls it by, and what its host key is filed under.
+        host: The address of its port, as the last hop sees it.
+        jump: ``[USER@]HOST[:PORT]`` of the host that its engine runs on, ``None`` for this one.
+        identities: Files of keys to offer, beside the agent's.
+        only_these: Offer those keys alone.
+        forward_agent: The user's agent can be used from inside.
+        forward_x11: Windows from inside open here.
+    """
+
+    alias: str
+    host: str
+    port: int
+    known_hosts: Path
+    jump: str | None = None
+    identities: tuple[Path, ...] = ()
+    only_these: bool = False
+    forward_agent: bool = False
+    forward_x11: bool = False
+
+
+def alias_of(name: str, place: str = "") -> str:
+    """Return what an environment is called in SSH: ``gpuenv-train``, elsewhere with its host."""
+    return f"gpuenv-{name}" + (f".{place}" if place else "")
+
+
+def settings(target: Target) -> tuple[tuple[str, str], ...]:
+    """Return the settings of ``ssh_config``, each checked key first.
+
+    Host keys are checked whatever the user's own configuration says for other hosts.
+    """
+    lines = [
+        ("HostName", target.host),
+        ("Port", str(target.port)),
+        ("User", USER),
+        ("HostKeyAlias", target.alias),
+        ("UserKnownHostsFile", _path(target.known_hosts)),
+        ("GlobalKnownHostsFile", "/dev/null"),
+        ("StrictHostKeyChecking", "yes"),
+        ("NoHostAuthenticationForLocalhost", "no"),
+        ("VerifyHostKeyDNS", "no"),
+        ("CheckHostIP", "no"),
+        ("UpdateHostKeys", "no"),
+        ("HostKeyAlgorithms", "ssh-ed25519"),
+        ("PasswordAuthentication", "no"),
+        ("KbdInteractiveAuthentication", "no"),
+        *(("IdentityFile", _path(path)) for path in target.identities),
+        *([("IdentitiesOnly", "yes")] if target.only_these else []),
+        ("ServerAliveInterval", str(_ALIVE_INTERVAL_S)),
+        ("ServerAliveCountMax", str(_ALIVE_COUNT)),
+        ("ForwardAgent", "yes" if target.forward_agent else "no"),
+        ("ForwardX11", "yes" if target.forward_x11 else "no"),
+        ("ProxyJump", target.jump or "none"),
+    ]
+    return tuple(lines)
+
+
+def render_block(target: Target) -> str:
+    """Return the block of ``ssh_config`` for an environment."""
+    lines = [f"Host {target.alias}", *(f"    {key} {value}" for key, value in settings(target))]
+    return "\n".join(lines) + "\n"
+
+
+def ssh_arguments(
+    target: Target,
+    *,
+    command: str | None = None,
+    tty: bool = False,
+    forwards: tuple[tuple[int, int], ...] = (),
+    quiet: bool = False,
+) -> tuple[str, ...]:
+    """Return the whole command line of ``ssh``.
+
+    Args:
+        command: A line for the shell inside; ``None`` opens a login shell.
+        tty: A terminal inside, also for a command.
+        forwards: Port here → port inside, both on the loopback.
+    """
+    words = ["ssh"]
+    for key, value in settings(target):
+        words += ["-o", f"{key}={value}"]
+    for here, inside in forwards:
+        words += ["-L", f"127.0.0.1:{here}:127.0.0.1:{inside}"]
+    if forwards:
+        words += ["-o", "ExitOnForwardFailure=yes"]
+    if quiet:
+        words.append("-q")
+    if tty:
+        words.append("-t")
+    words += ["--", target.alias]
+    if command is not None:
+        words.append(command)
+    return tuple(words)
+
+
+def command_line(words: tuple[str, ...]) -> str:
+    """Return the line for the shell inside: one word is a line already, several are quoted."""
+    return words[0] if len(words) == 1 else shlex.join(words)
+
+
+def session_line(line: str | None, *, workdir: str, tmux: str | None = None) -> str | None:
+    """Return what is run inside: ``None`` leaves it to a login shell, which knows where to go.
+
+    Args:
+        line: For the shell.
+        workdir: Where it begins, empty for the home.
+        tmux: The session of tmux to attach to or to make. A terminal that the image knows nothing
+            of is taken for the one that most resemble.
+    """
+    go = f"cd {shlex.quote(workdir)} || exit; " if workdir else ""
+    if tmux is None:
+        return None if line is None else f"{go}{line}"
+    known = 'infocmp "$TERM" >/dev/null 2>&1 || export TERM=xterm-256color; '
+    inside = "" if line is None else f" {shlex.quote(line)}"
+    return f"{go}{known}exec tmux new-session -A -s {shlex.quote(tmux)}{inside}"
+
+
+def parse_forward(text: str) -> tuple[int, int]:
+    """Read ``--forward [HERE:]PORT``: the port here and the one inside, the same by default.
+
+    Raises:
+        ConfigurationError: It is no port.
+    """
+    here, sign, inside = text.partition(":")
+    first = parse_port(here, flag="--forward")
+    return first, parse_port(inside, flag="--forward") if sign else first
+
+
+def _path(path: Path) -> str:
+    """Return a path as a value: a percent sign begins a token, and spaces need quotes."""
+    text = str(path).replace("%", "%%")
+    return f'"{text}"' if " " in text else text

@@ -1,0 +1,71 @@
+"""Ask an SSH server who it is, before anything is sent to it."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import socket
+from typing import TYPE_CHECKING
+
+from gpuenv.ssh.errors import HostKeyChangedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuenv.ssh.keys import PublicKey
+
+_TIMEOUT_S = 10.0
+
+
+def probe_host_key(connect: Callable[[], socket.socket], expected: PublicKey) -> str:
+    """Exchange keys with a server; return what is missing, nothing when it is who it should be.
+
+    No user is named and no key of ours is shown.
+
+    Args:
+        connect: Opens a connection to it.
+        expected: The one key it may have.
+
+    Raises:
+        HostKeyChangedError: It proved to hold another key.
+    """
+    import paramiko
+
+    # Its own traceback of a server that is not up yet is of no use to anybody.
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+    try:
+        connection = connect()
+    except OSError as error:
+        return str(error)
+    with connection:
+        transport = None
+        try:
+            transport = paramiko.Transport(connection)
+            transport.start_client(timeout=_TIMEOUT_S)
+            shown = transport.get_remote_server_key()
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            return f"no SSH server answers: {error}"
+        finally:
+            if transport is not None:
+                transport.close()
+    blob = base64.b64encode(shown.asbytes()).decode()
+    if (shown.get_name(), blob) != (expected.type, expected.blob):
+        raise HostKeyChangedError(
+            "the SSH server that answers is not this environment",
+            why=f"it shows the host key {_fingerprint(shown.asbytes())}, and this environment's is "
+            f"{expected.fingerprint}",
+            fix="somebody may be listening in its place: nothing was sent. gpuenv ps shows where "
+            "it should be; gpuenv ssh --replace makes it anew",
+        )
+    return ""
+
+
+def connect_tcp(host: str, port: int) -> socket.socket:
+    """Open a connection."""
+    return socket.create_connection((host, port), timeout=_TIMEOUT_S)
+
+
+def _fingerprint(blob: bytes) -> str:
+    from hashlib import sha256
+
+    return "SHA256:" + base64.b64encode(sha256(blob).digest()).decode().rstrip("=")
