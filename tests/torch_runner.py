@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from gpuenv.checks.catalogue import CHECKS
 from gpuenv.checks.diagnose import diagnose
 from gpuenv.checks.facts import parse_probe_run
@@ -21,6 +19,7 @@ from gpuenv.checks.model import CheckResult, Diagnosis, Facts, Level, ProbeRun
 from gpuenv.checks.probes import TORCH_PROBES
 from gpuenv.probes import _runner
 from gpuenv.resources import package_dir
+from tests.conftest import missing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,9 +96,9 @@ class TorchProbes:
 
 
 def find_torch() -> str:
-    """Return a Python with torch, or skip: which torch to test is the caller's promise to make."""
+    """Return a Python with torch."""
     if _PYTHON:
         return _PYTHON
     if importlib.util.find_spec("torch") is None:
-        pytest.skip("missing: a Python with torch (set GPUENV_TEST_TORCH)")
+        missing("a Python with torch (set GPUENV_TEST_TORCH)")
     return sys.executable

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpuenv.checks.model import Status
+from tests.conftest import missing
 from tests.fakes.libraries import build_libcuda
 from tests.torch_runner import TorchProbes
 
@@ -30,10 +31,11 @@ def cuda_torch() -> TorchProbes:
         probes = TorchProbes(python)
         if probes.run("torch.import").facts("torch.import").get("cuda"):
             return probes
-    pytest.skip("missing: a torch built with CUDA (set GPUENV_TEST_TORCH_CUDA)")
+    missing("a torch built with CUDA (set GPUENV_TEST_TORCH_CUDA)")
 
 
 @pytest.mark.slow
+@pytest.mark.cuda
 @pytest.mark.parametrize(
     ("code", "suspect"),
     [

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
 
 PYTHON = "localhost/gpuenv/doctor-test:python"
-TORCH = "localhost/gpuenv/torch:2.13.0-cpu-py3.11"
 LIBRARIES = "/opt/driver"
 SHM = 1 << 30
 
@@ -52,11 +51,9 @@ def python_image(session_engine: ContainerEngine, base_image: str) -> Iterator[s
 
 
 @pytest.fixture
-def torch_image(session_engine: ContainerEngine) -> str:
-    """Return an image with torch for the CPU, as `gpuenv build --cuda cpu` makes it."""
-    if session_engine.image(TORCH) is None:
-        missing(f"{TORCH}: gpuenv build --torch 2.13.0 --cuda cpu")
-    return TORCH
+def torch_image(jupyter_image: str) -> str:
+    """Return an image with torch for the CPU, as gpuenv itself builds it."""
+    return jupyter_image
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from tests.fakes.libraries import build_libcuda, build_libnvidia_ml
 if TYPE_CHECKING:
     from gpuenv.engine.protocol import ContainerEngine
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.cuda]
 
 # Import once, then fork for each code: the stand-in reads its answer when it is asked.
 SAY = """

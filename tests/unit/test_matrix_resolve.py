@@ -310,7 +310,12 @@ def test_no_override_takes_away_the_kernels_of_an_old_gpu() -> None:
         ({"torch": "2.9", "cuda": "12.8"}, "3.12", "ubuntu:24.04", "base"),
         ({"torch": "2.1", "cuda": "12.1"}, "3.11", "debian:bookworm-slim", "base"),
         ({"torch": "2.9", "cuda": "12.8", "python": "3.13"}, "3.13", "debian:trixie-slim", "base"),
-        ({"torch": "2.9", "cuda": "12.8", "python": "3.14"}, "3.14", "debian:bookworm-slim", "managed"),
+        (
+            {"torch": "2.9", "cuda": "12.8", "python": "3.14"},
+            "3.14",
+            "debian:bookworm-slim",
+            "managed",
+        ),
         ({"torch": "2.9", "cuda": "12.8", "python": "3"}, "3.12", "ubuntu:24.04", "base"),
         (
             {"torch": "2.9", "cuda": "12.8", "flavor": "devel"},
