@@ -27,11 +27,10 @@ _PYTHON = os.environ.get("GPUENV_TEST_TORCH_CUDA", "")
 def cuda_torch() -> TorchProbes:
     """Return the runner for a Python whose torch is built with CUDA."""
     python = _PYTHON or (sys.executable if importlib.util.find_spec("torch") else "")
-    if python:
-        probes = TorchProbes(python)
-        if probes.run("torch.import").facts("torch.import").get("cuda"):
-            return probes
-    missing("a torch built with CUDA (set GPUENV_TEST_TORCH_CUDA)")
+    probes = TorchProbes(python) if python else None
+    if probes is None or not probes.run("torch.import").facts("torch.import").get("cuda"):
+        missing("a torch built with CUDA (set GPUENV_TEST_TORCH_CUDA)")
+    return probes
 
 
 @pytest.mark.slow
