@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from gpuenv.containers.errors import (
 from gpuenv.containers.identity import KIND, NAME, OWNER, SESSION, VOLUME, Identity, identity_of
 from gpuenv.containers.plan import Note
 from gpuenv.containers.users import edit_group, edit_passwd
-from gpuenv.engine.errors import NameTakenError, PortTakenError, RlimitRefusedError
+from gpuenv.engine.errors import ImageInUseError, NameTakenError, PortTakenError, RlimitRefusedError
 from gpuenv.engine.protocol import PutFile
 
 if TYPE_CHECKING:
@@ -306,8 +307,12 @@ def remove_environment(engine: ContainerEngine, environment: Environment) -> boo
 
 def remove_caches(engine: ContainerEngine, *, owner: int) -> tuple[str, ...]:
     """Remove the cache volumes of a user that nothing uses; return their names."""
-    volumes = engine.volumes(labels={VOLUME: None, OWNER: str(owner)})
-    return tuple(volume.name for volume in volumes if engine.remove_volume(volume.name))
+    removed = []
+    for volume in engine.volumes(labels={VOLUME: None, OWNER: str(owner)}):
+        with contextlib.suppress(ImageInUseError):
+            if engine.remove_volume(volume.name):
+                removed.append(volume.name)
+    return tuple(removed)
 
 
 def as_dict(environment: Environment) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from gpuenv.containers.errors import (
 )
 from gpuenv.containers.facts import Caller
 from gpuenv.containers.files import EnvironmentFiles, new_token
+from gpuenv.containers.identity import OWNER, VOLUME
 from gpuenv.containers.lifecycle import (
     find_environment,
     list_environments,
+    remove_caches,
     select_environments,
     start_on_free_port,
     start_planned,
@@ -235,6 +237,16 @@ def test_gpus_of_running_environments_are_taken(engine: FakeEngine) -> None:
     assert taken_gpus(list_environments(engine)) == ("GPU-aaaa",)
     engine.stop(info.id)
     assert taken_gpus(list_environments(engine)) == ()
+
+
+def test_caches_in_use_stay_and_those_of_others_as_well(engine: FakeEngine) -> None:
+    info = start_planned(engine, plan(engine), on_note=silent)
+    engine.create_volume("gpuenv-cache-1000-old", labels={VOLUME: "old", OWNER: "1000"})
+    engine.create_volume("gpuenv-cache-7-pip", labels={VOLUME: "pip", OWNER: "7"})
+    assert remove_caches(engine, owner=1000) == ("gpuenv-cache-1000-old",)
+    engine.remove(info.id, force=True)
+    assert "gpuenv-cache-1000-pip" in remove_caches(engine, owner=1000)
+    assert [volume.name for volume in engine.volumes()] == ["gpuenv-cache-7-pip"]
 
 
 # --- readiness -----------------------------------------------------------------------------------
