@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from gpuenv import output
 
@@ -49,6 +50,25 @@ _SHARED_PARAMETERS = tuple(
 )
 
 
+class GroupedCommand(TyperCommand):
+    """A command whose help lists its flags by what they are about."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write one section for each panel: the command's own first, the shared ones last."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            own = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            title = getattr(parameter, "rich_help_panel", None) or own
+            if record is not None:
+                sections.setdefault(title, []).append(record)
+        sections[_SHARED] = sections.pop(_SHARED, [])
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+
 def command(
     app: typer.Typer, name: str, **settings: Any
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -62,6 +82,7 @@ def command(
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        settings.setdefault("cls", GroupedCommand)
         app.command(name, **settings)(_with_shared_flags(function))
         return function
 

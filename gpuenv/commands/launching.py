@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from gpuenv import output
+from gpuenv.commands import GroupedCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -195,7 +195,7 @@ class LaunchFlags:
         return texts
 
 
-class CommandAfterDashes(TyperCommand):
+class CommandAfterDashes(GroupedCommand):
     """A command whose words behind ``--`` are another program's: see :func:`words_after_dashes`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
