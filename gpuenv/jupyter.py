@@ -29,6 +29,7 @@ from gpuenv.containers.lifecycle import (
     removing_on_failure,
     select_environments,
     start_on_free_port,
+    start_stopped,
 )
 from gpuenv.containers.mounts import WORKSPACE
 from gpuenv.containers.plan import ContainerPlan, ContainerWish, LaunchFacts, Note, plan_container
@@ -369,7 +370,7 @@ def find_or_start(
         )
     info = existing.container
     if not existing.running:
-        info = engine.start(info.id)
+        info = start_stopped(engine, existing)
     running = running_jupyter(engine, files, existing, info)
     wait_until_answers(engine, running, timeout_s=timeout_s)
     return running, existing.running

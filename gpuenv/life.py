@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
-from gpuenv.containers.lifecycle import as_dict, remove_caches, remove_environment
+from gpuenv.containers.lifecycle import as_dict, remove_caches, remove_environment, start_stopped
 from gpuenv.containers.ready import wait_ready
-from gpuenv.engine.errors import PortTakenError
 from gpuenv.jupyter import RunningJupyter, address_of, probe_status, running_jupyter
 from gpuenv.jupyter import wait_until_answers as wait_for_jupyter
 
@@ -122,18 +121,9 @@ def start_again(
         PortTakenError: Somebody else has its port by now.
         LaunchFailedError: It did not start or does not answer.
     """
-    name = environment.identity.name
     info = environment.container
     if not environment.running:
-        try:
-            info = engine.start(info.id)
-        except PortTakenError as taken:
-            raise PortTakenError(
-                f"{name} cannot start: its port is in use by something else now",
-                why=taken.why,
-                fix=f"end what has the port, or gpuenv {environment.identity.kind} --name {name} "
-                "--replace makes the environment anew on a free one",
-            ) from taken
+        info = start_stopped(engine, environment)
     if environment.identity.kind == "jupyter":
         running = running_jupyter(engine, files, environment, info)
         wait_for_jupyter(engine, running, timeout_s=timeout_s)

@@ -226,7 +226,7 @@ def jupyter(
                     timeout_s=timeout_s,
                     start=start,
                 )
-    _answer(running, chosen, found=found)
+    _answer(running, chosen, found=found, asked_for_url=bool(url))
     if open_browser:
         import webbrowser
 
@@ -349,7 +349,9 @@ def _certificate(
     return certificate
 
 
-def _answer(running: RunningJupyter, name: str, *, found: bool) -> None:
+def _answer(
+    running: RunningJupyter, name: str, *, found: bool, asked_for_url: bool = False
+) -> None:
     out = output.current()
     address = running.address
     data = {
@@ -365,11 +367,12 @@ def _answer(running: RunningJupyter, name: str, *, found: bool) -> None:
     }
 
     def human() -> None:
-        if found:
+        if found and not asked_for_url:
             out.note(f"{name} runs already")
         if running.fingerprint:
             out.note(f"SHA-256 of its certificate: {running.fingerprint}")
         out.text(running.url)
-        out.note(f"gpuenv jupyter --url {name} shows it again; gpuenv stop {name} ends it")
+        if not asked_for_url:
+            out.note(f"gpuenv jupyter --url {name} shows it again; gpuenv stop {name} ends it")
 
     out.answer(data, human=human)

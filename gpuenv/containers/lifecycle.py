@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,11 +23,13 @@ from gpuenv.engine.protocol import PutFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from gpuenv.containers.plan import ContainerPlan
     from gpuenv.engine.protocol import ContainerEngine, ContainerInfo
 
 _PORT_TRIES = 64
+_CLEAN_TRIES = 5
 _GPU_PROBE_TIMEOUT_S = 60.0
 _GPU_NODES = "/dev/nvidia[0-9]* /dev/nvidiactl /dev/dxg"
 _NO_SUCH_PROGRAM = (126, 127)
@@ -53,12 +57,40 @@ def removing_on_failure(engine: ContainerEngine, session: str) -> Iterator[None]
 
     By label, since a container may exist whose id never reached us.
     """
+    with _ended_by_signals():
+        try:
+            yield
+        except BaseException:
+            for _ in range(_CLEAN_TRIES):
+                try:
+                    for container in engine.containers(labels={SESSION: session}):
+                        engine.remove(container.id, force=True)
+                    break
+                except KeyboardInterrupt:
+                    continue  # an impatient second Ctrl-C must not leave half of it
+            raise
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end a launch as Ctrl-C does, by an exception that cleans up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {
+        number: signal.signal(number, interrupt)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
-    except BaseException:
-        for container in engine.containers(labels={SESSION: session}):
-            engine.remove(container.id, force=True)
-        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def start_planned(
@@ -137,11 +169,7 @@ def _create(engine: ContainerEngine, plan: ContainerPlan, on_note: Callable[[Not
     try:
         created = engine.create(plan.spec)
     except NameTakenError as taken:
-        raise NameTakenError(
-            f"the name {plan.spec.name} is taken by a container that gpuenv did not make",
-            why=taken.why,
-            fix="choose another --name, or remove that container",
-        ) from taken
+        raise _name_taken(engine, plan, taken) from taken
     for finding in created.findings:
         level = "warning" if finding.severity == "refusal" else finding.severity
         on_note(Note(level=level, text=". ".join(t for t in (finding.what, finding.why) if t)))
@@ -149,6 +177,24 @@ def _create(engine: ContainerEngine, plan: ContainerPlan, on_note: Callable[[Not
     if files:
         engine.put_files(created.id, files)
     return created.id
+
+
+def _name_taken(
+    engine: ContainerEngine, plan: ContainerPlan, taken: NameTakenError
+) -> NameTakenError:
+    name = plan.identity.name
+    holder = engine.container(plan.spec.name or "")
+    if holder is not None and identity_of(holder) is not None:
+        return NameTakenError(
+            f"there is an environment {name} already",
+            why=f"its container {holder.name} is {holder.state}",
+            fix=f"choose another --name, or remove it with gpuenv rm {name}",
+        )
+    return NameTakenError(
+        f"the name {plan.spec.name} is taken by a container that gpuenv did not make",
+        why=taken.why,
+        fix="choose another --name, or remove that container",
+    )
 
 
 def _accounts(engine: ContainerEngine, container: str, plan: ContainerPlan) -> tuple[PutFile, ...]:
@@ -295,6 +341,24 @@ def taken_gpus(environments: tuple[Environment, ...]) -> tuple[str, ...]:
         if environment.running and environment.identity.gpus not in {"none", "all"}
         for name in environment.identity.gpus.split(",")
     )
+
+
+def start_stopped(engine: ContainerEngine, environment: Environment) -> ContainerInfo:
+    """Start a stopped environment as it was, on the port it had.
+
+    Raises:
+        PortTakenError: Somebody else has its port by now.
+    """
+    name, kind = environment.identity.name, environment.identity.kind
+    try:
+        return engine.start(environment.container.id)
+    except PortTakenError as taken:
+        raise PortTakenError(
+            f"{name} cannot start: its port is in use by something else now",
+            why=taken.why,
+            fix=f"end what has the port; or gpuenv {kind} --name {name} --replace makes the "
+            "environment anew on a free one",
+        ) from taken
 
 
 # --- ending --------------------------------------------------------------------------------------

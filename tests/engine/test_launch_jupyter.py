@@ -137,17 +137,18 @@ def test_an_image_without_jupyter_is_told_and_leaves_nothing(desk: Desk, base_im
     assert desk.environments() == ()
 
 
-@pytest.mark.parametrize("delay_s", [0.5, 1.0, 1.5, 2.0, 3.0, 4.0])
-def test_ctrl_c_while_starting_leaves_nothing(
-    desk: Desk, jupyter_image: str, delay_s: float
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("delay_s", [1.0, 2.0, 3.0, 4.0])
+def test_an_interrupted_start_leaves_nothing(
+    desk: Desk, jupyter_image: str, delay_s: float, sent: signal.Signals
 ) -> None:
     process = desk.popen("jupyter", "--image", jupyter_image, "--name", desk.name())
     time.sleep(delay_s)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     out, err = process.communicate(timeout=60)
     if process.returncode == 0:
         pytest.skip("it was ready by then")
-    assert process.returncode in {130, -signal.SIGINT}, (out, err)
+    assert process.returncode in {130, -sent}, (out, err)
     assert desk.environments() == ()
 
 
