@@ -70,7 +70,8 @@ def _torch(spec: EnvironmentSpec, torch: Mapping[str, Any]) -> Iterator[Triple]:
     if local:
         yield "torch variant", spec.torch_variant, local
     yield "CUDA of torch", str(spec.cuda), str(torch["cuda"])
-    if spec.cuda is not None:
+    # A row that is not sure of its architectures promises none.
+    if spec.cuda is not None and spec.arch_list:
         yield (
             "compiled architectures",
             " ".join(sorted(spec.arch_list)),
@@ -84,14 +85,13 @@ def _libraries(
 ) -> Iterator[Triple]:
     if spec.cuda is None:
         return
-    overrides = dict(spec.overrides)
     for name, promised, loaded in (
         ("cudnn", spec.cudnn, _cudnn_text(torch["cudnn"])),
         ("nccl", spec.nccl, ".".join(map(str, torch["nccl"] or ()))),
     ):
-        version = overrides.get(name) or (None if promised is None else str(promised))
-        if version is None:
+        if promised is None:
             continue
+        version = str(promised)
         package = f"nvidia-{name}-cu{spec.cuda.major}"
         if package in distributions:
             yield package, version, distributions[package]

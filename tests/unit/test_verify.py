@@ -127,7 +127,9 @@ def test_a_torch_that_does_not_import_is_the_one_difference() -> None:
 
 
 def test_an_override_is_the_promise() -> None:
-    spec = replace(CU130, overrides=(("nccl", "2.30.9"),))
+    spec = replace(
+        CU130, nccl=NcclVersion.parse("2.30.9"), overrides=(("nvidia-nccl-cu13", "2.30.9"),)
+    )
     assert compare(spec, FACTS) != ()
     facts = _facts(distributions__nvidia_nccl_cu13="2.30.9", torch__nccl=[2, 30, 9])
     assert compare(spec, facts) == ()
@@ -156,3 +158,8 @@ def test_the_cuda_12_devel_base_may_carry_its_own_copy() -> None:
     runtime = replace(spec, flavor="runtime")
     names = {d.what for d in compare(runtime, _facts(library_copies=two))}
     assert "copies of libcudart" in names
+
+
+def test_a_row_that_does_not_know_its_architectures_promises_none() -> None:
+    facts = _facts(torch__arch_flags=["sm_80"])
+    assert compare(replace(CU130, arch_list=()), facts) == ()
