@@ -38,7 +38,7 @@ print("converged", losses[-1] < 1e-2 < losses[0])"""
 
 @pytest.fixture
 def screenshots(tmp_path: Path) -> Path:
-    """Return where pictures go; GPUENV_TEST_SCREENSHOTS keeps them for a person to look at."""
+    """Return where pictures go; TEST_SCREENSHOTS keeps them for a person to look at."""
     folder = Path(os.environ.get("TEST_SCREENSHOTS") or tmp_path / "screenshots")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -189,6 +189,7 @@ def test_an_open_tab_comes_back_after_stop_and_start(
     assert started["url"] == server["url"]
     page.goto(server["url"].partition("?")[0])  # the login of before still holds
     page.wait_for_selector(".jp-Notebook .cm-content")
+    page.locator(".jp-Dialog:has-text('Select Kernel') .jp-mod-accept").click()  # the old one ended
     kernel_is_idle(page)
     run_cell(page, "print(6 * 7)")
     page.wait_for_selector(".jp-OutputArea-output pre:has-text('42')")
