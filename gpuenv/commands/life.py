@@ -405,9 +405,13 @@ def _use_table(uses: tuple[ContainerUse, ...], gpus: GpuUse) -> Table:
     caption = f"no GPU: {gpus.found_via}" if not gpus.gpus else None
     table = Table(box=None, pad_edge=False, header_style="bold", caption=caption)
     for title in ("NAME", "KIND", "CPU", "MEMORY", "PIDS", "NET IN", "NET OUT", "GPU"):
-        table.add_column(title, justify="left" if title in {"NAME", "KIND", "GPU"} else "right")
+        left = title in {"NAME", "KIND", "GPU"}
+        table.add_column(title, justify="left" if left else "right", no_wrap=title != "GPU")
     for use in uses:
-        limit = "" if use.memory_limit_bytes is None else f" / {size(use.memory_limit_bytes)}"
+        limited = use.memory_limit_bytes is not None and use.environment.identity.request.get(
+            "memory"
+        )
+        limit = f" / {size(use.memory_limit_bytes)}" if limited else ""
         shares = [
             f"{share.device_index}: {size(share.memory_bytes)}"
             + ("" if share.sm_percent is None else f" {share.sm_percent} %")
