@@ -29,7 +29,7 @@ class EnvironmentRow:
     """One line of ``gpuenv ps``.
 
     Attributes:
-        target: How it is reached: an address without its token, ``ssh gpuenv-NAME``, or nothing.
+        target: How it is reached: an address without its token, ``gpuenv ssh NAME``, or nothing.
         idle_s: Since somebody last used it; ``None`` where that cannot be told.
         kernels: How many are alive; ``None`` where that cannot be told.
     """
@@ -79,7 +79,7 @@ def describe(
         started = container.started_at if environment.running else None
         age_s = (now - (started or identity.created)).total_seconds()
         if identity.kind == "ssh":
-            target = f"ssh gpuenv-{identity.name}" if environment.running else ""
+            target = f"gpuenv ssh {identity.name}" if environment.running else ""
             return EnvironmentRow(environment=environment, target=target, age_s=age_s)
         if identity.kind != "jupyter" or not environment.running:
             return EnvironmentRow(environment=environment, target="", age_s=age_s)

@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rich.console import Console
+    from rich.table import Table
 
     from gpuenv.errors import GpuenvError
 
 RESULT_VERSION = "1"
+_UNBOUNDED = 10_000
+"""Columns that no table of ours needs."""
 Status = Literal["success", "partial", "error"]
 
 
@@ -80,6 +83,13 @@ class Output:
             width=width,
             _environ=self._environ,
         )
+
+    def table(self, table: Table) -> None:
+        """Print a table on standard output, in full where no terminal sets a width."""
+        console = self.console()
+        if not self._stdout.isatty() and "COLUMNS" not in self._environ:
+            console.width = _UNBOUNDED
+        console.print(table)
 
     def answer(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
@@ -204,7 +205,16 @@ class CommandAfterDashes(GroupedCommand):
             place = args.index("--")
             ctx.meta[_COMMAND_KEY] = tuple(args[place + 1 :])
             args = args[:place]
+        ctx.allow_extra_args = True  # to name the dashes in the error, not only the word
         parsed: list[str] = super().parse_args(ctx, args)
+        if ctx.args and not ctx.resilient_parsing:
+            from gpuenv.errors import UsageError
+
+            raise UsageError(
+                f"{shlex.quote(ctx.args[0])} stands where no further word is expected",
+                why="the command that is to run stands behind two dashes",
+                fix=f"{ctx.command_path} … -- COMMAND",
+            )
         return parsed
 
 

@@ -91,7 +91,13 @@ def logs(
             fix="leave one of them out",
         )
     with connect(engine_address) as engine:
-        environment = select_environments(_mine(engine, everybody=True), name)[0]
+        environment, *others = select_environments(_mine(engine, everybody=True), name)
+        for other in others:
+            identity = other.identity
+            out.note(
+                f"this is {environment.identity.kind}; "
+                f"gpuenv logs {identity.name}-{identity.kind} shows {identity.kind}"
+            )
         chunks = engine.logs(
             environment.container.id, follow=follow, tail=tail, timestamps=timestamps
         )
@@ -153,7 +159,7 @@ def start(
     from gpuenv.life import start_again
 
     timeout_s = parse_duration(ready_timeout, flag="--ready-timeout")
-    urls = {}
+    urls: dict[str, str] = {}
     with connect(engine_address) as engine:
         chosen = _chosen(engine, names, everything=everything)
         for environment in () if dry_run else chosen:
@@ -161,7 +167,7 @@ def start(
             with files.locked():
                 running = start_again(engine, environment, files, timeout_s=timeout_s)
             if running is not None:
-                urls[environment.identity.name] = running.url
+                urls[environment.container.id] = running.url
     _answer("started", chosen, dry_run=dry_run, urls=urls)
 
 
@@ -302,9 +308,7 @@ def _answer(
                 "name": one.identity.name,
                 "kind": one.identity.kind,
                 "container": one.container.name,
-                "url": (urls or {}).get(one.identity.name)
-                if one.identity.kind == "jupyter"
-                else None,
+                "url": (urls or {}).get(one.container.id),
             }
             for one in chosen
         ],
@@ -313,7 +317,7 @@ def _answer(
 
     def human() -> None:
         for one in chosen:
-            url = (urls or {}).get(one.identity.name, "")
+            url = (urls or {}).get(one.container.id, "")
             verb = f"would be {done}" if dry_run else done
             out.text(f"{one.identity.name} ({one.identity.kind}) {verb} {url}".rstrip())
         for volume in volumes:
@@ -335,7 +339,8 @@ def _print_rows(rows: tuple[EnvironmentRow, ...]) -> None:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("NAME", "KIND", "STATE", "IMAGE", "GPUS", "WHERE", "AGE", "IDLE"):
-        table.add_column(title, no_wrap=title in {"NAME", "KIND", "STATE", "AGE", "IDLE"})
+        # The image gives way where it is narrow: an address that is cut opens nothing.
+        table.add_column(title, no_wrap=title not in {"IMAGE", "GPUS"})
     for row in rows:
         identity, container = row.environment.identity, row.environment.container
         table.add_row(
@@ -348,7 +353,7 @@ def _print_rows(rows: tuple[EnvironmentRow, ...]) -> None:
             format_duration(row.age_s),
             "-" if row.idle_s is None else format_duration(row.idle_s),
         )
-    out.console().print(table)
+    out.table(table)
 
 
 def _use_data(uses: tuple[ContainerUse, ...], gpus: GpuUse) -> dict[str, object]:
@@ -435,7 +440,7 @@ def _print_uses(uses: tuple[ContainerUse, ...], gpus: GpuUse) -> None:
     if not uses:
         out.note("nothing runs")
         return
-    out.console().print(_use_table(uses, gpus))
+    out.table(_use_table(uses, gpus))
 
 
 def _live(engine: ContainerEngine, meter: UsageMeter, *, interval: float, everybody: bool) -> None:

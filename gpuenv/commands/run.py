@@ -11,13 +11,13 @@ import typer
 
 from gpuenv import output
 from gpuenv.commands import command
+from gpuenv.commands.image import BuildFlags, ContentFlags, SourceFlags
 from gpuenv.commands.launching import (
     CommandAfterDashes,
     DryRunOption,
-    EngineOption,
+    ImageFlags,
     LaunchFlags,
     gather_facts,
-    local_image,
     read_wish,
     read_workspace,
     say,
@@ -25,6 +25,7 @@ from gpuenv.commands.launching import (
     show_plan,
     words_after_dashes,
 )
+from gpuenv.commands.options import MatrixOption, RequestFlags
 
 if TYPE_CHECKING:
     from gpuenv.launch import RunWish
@@ -37,8 +38,18 @@ def register(app: typer.Typer) -> None:
 
 def run(
     ctx: typer.Context,
+    request: RequestFlags,
+    content: ContentFlags,
+    sources: SourceFlags,
+    how: BuildFlags,
+    launch: LaunchFlags,
     image: Annotated[
-        str | None, typer.Argument(metavar="IMAGE", help="Any image; ours know most.")
+        str | None,
+        typer.Argument(
+            metavar="[IMAGE]",
+            help="Any image; without one, what the request asks for, built if it is not there.",
+            show_default=False,
+        ),
     ] = None,
     *,
     image_ref: Annotated[
@@ -79,15 +90,15 @@ def run(
             help="Start the command so many times with torchrun --standalone.",
         ),
     ] = None,
-    engine_address: EngineOption = None,
     dry_run: DryRunOption = False,
-    launch: LaunchFlags,
+    matrix_file: MatrixOption = None,
 ) -> None:
     """Run a command in a container with the right GPUs, memory, user and mounts.
 
+    Without IMAGE the image is the one that fits the request, or this host where nothing is asked.
     The exit code is the command's own; 127 and 126 say that it is not there or may not be run.
 
-    Example: gpuenv run localhost/gpuenv/torch:latest --gpus 1 -- python train.py
+    Example: gpuenv run -- python -c "import torch; print(torch.__version__)"
     """
     from gpuenv.containers.foreground import Streams
     from gpuenv.containers.identity import default_name, new_session, parse_name
@@ -97,25 +108,22 @@ def run(
     from gpuenv.launch import plan_run, run_attached, run_detached
 
     out = output.current()
-    ref = image or image_ref
-    if ref is None or (image and image_ref):
+    if image and image_ref:
         raise UsageError(
-            "which image?" if ref is None else "the image is given twice",
-            why="an image stands before the two dashes, the command behind them",
-            fix="gpuenv run IMAGE -- COMMAND",
+            "the image is given twice",
+            why=f"{image} and --image {image_ref}",
+            fix="leave one of them out",
         )
+    images = ImageFlags(
+        request=request, content=content, sources=sources, how=how, image=image or image_ref,
+        matrix_file=matrix_file, features=(),
+    )  # fmt: skip
+    asked = images.given()
     workspace = read_workspace(launch)
     if name is None:
         folder = "run" if workspace is None else workspace.source
         name = f"{default_name(PurePath(folder))}-{new_session()[:4]}"
-    wish = read_wish(
-        launch,
-        image=ref,
-        name=parse_name(name),
-        kind="run",
-        workspace=workspace,
-        request={"image": ref},
-    )
+    name = parse_name(name)
     wanted = _run_wish(
         words_after_dashes(ctx),
         entrypoint=entrypoint,
@@ -125,8 +133,16 @@ def run(
         detach=detach,
         keep=keep,
     )
-    with connect(engine_address) as engine:
-        found = local_image(engine, ref)
+    with connect(how.engine) as engine:
+        found = images.planned(engine) if dry_run else images.obtain(engine)
+        wish = read_wish(
+            launch,
+            image=images.image or found.tags[0],
+            name=name,
+            kind="run",
+            workspace=workspace,
+            request=asked,
+        )
         plan = plan_run(wish, gather_facts(engine, found, workspace), wanted)
         if dry_run:
             show_plan(engine, plan)

@@ -28,7 +28,8 @@ Mark: TypeAlias = Literal["done", "cached", "failed", "warning", "start", "outpu
 
 _NUMBER = re.compile(r"^\[(?:stage-\d+ )?((?:[^\]\s]+ )?\d+/\d+)\] ")
 _NOISE = re.compile(r"--(?:mount|network|security)=\S+ |: sha256:[0-9a-f]+; *")
-_TITLE = re.compile(r"RUN : ('[^;]*'|[\w.,-]+);")
+_QUOTED = r"""'[^']*'(?:"'"'[^']*')*"""  # as shlex.quote writes it
+_TITLE = re.compile(rf"RUN : ({_QUOTED}|[\w.,-]+);")
 _MEGA = 1e6
 _SHORT_UPLOAD_S = 1.0
 

@@ -160,6 +160,7 @@ def test_running_steps_leave_the_display_when_they_end() -> None:
         ("exporting to image", ("", "exporting to image")),
         ("[3/5] RUN --mount=type=cache,target=/c : 'PyTorch 2'; set -eu; x", ("3/5", "PyTorch 2")),
         ("[3/5] RUN : JupyterLab; set -eu", ("3/5", "JupyterLab")),
+        ("[4/6] RUN : 'a server; its key'; set -eu", ("4/6", "a server; its key")),
         (
             """[stage-4 1/5] RUN : 'the toolkit'"'"'s libraries'; set""",
             ("1/5", "the toolkit's libraries"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sys
 import pytest
 import typer
 
+from gpuenv import output
 from gpuenv.cli import COMMANDS, load_command, main
 
 HEAVY = ("docker", "paramiko", "jinja2", "yaml", "pynvml", "torch", "rich", "requests")
@@ -72,3 +74,26 @@ def test_a_group_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> Non
     assert captured.err.startswith("Usage: gpuenv matrix")
     assert main(["matrix", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["errors"][0]["slug"] == "usage"
+
+
+@pytest.mark.parametrize("words", [["run", "python", "train.py"], ["ssh", "train", "ls"]])
+def test_a_command_without_the_dashes_is_told_of_them(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {words[2]} stands where no further word is expected")
+    assert f"fix: gpuenv {words[0]} … -- COMMAND" in said
+
+
+def test_a_table_is_printed_in_full_where_no_terminal_sets_a_width() -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("WHERE", "AGE"):
+        table.add_column(title)
+    table.add_row("http://127.0.0.1:8888/" + "x" * 200, "5 s")
+    for environ, shown in (({}, True), ({"COLUMNS": "80"}, False)):
+        stream = io.StringIO()
+        output.Output(stdout=stream, environ=environ).table(table)
+        assert ("x" * 200 in stream.getvalue()) is shown
