@@ -317,15 +317,17 @@ def run_build(
 
 
 def push_image(
-    engine: ContainerEngine, image: BuiltImage, on_event: Callable[[TransferEvent], None]
+    engine: ContainerEngine, refs: tuple[str, ...], on_event: Callable[[TransferEvent], None]
 ) -> dict[str, str]:
-    """Push every name of an image; return the digest each one has at its registry.
+    """Push an image under the names given; return the digest each one has at its registry.
+
+    Names that the image has besides are left alone: another build or another user gave them.
 
     Raises:
         EngineUnavailableError: A registry does not answer or refuses.
     """
     digests: dict[str, str] = {}
-    for ref in image.tags:
+    for ref in refs:
         for event in engine.push(ref):
             on_event(event)
             if isinstance(event, Pushed):

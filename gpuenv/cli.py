@@ -106,7 +106,8 @@ app = typer.Typer(
 
 def _print_version(*, wanted: bool) -> None:
     if wanted:
-        output.current().text(f"gpuenv {__version__}")
+        out = output.current()
+        out.answer({"version": __version__}, human=lambda: out.text(f"gpuenv {__version__}"))
         raise typer.Exit
 
 

@@ -212,7 +212,7 @@ def load_config(directory: Path, environ: Mapping[str, str]) -> Config:
     for path in _candidates(directory):
         if path.name == FILE_NAME:
             return read_config(path)
-        table = _load_toml(path).get("tool", {}).get("gpuenv")
+        table = _own_table(_load_toml(path))
         if table is not None:
             return _checked(path, table)
     return Config()
@@ -233,10 +233,16 @@ def read_config(path: Path) -> Config:
     Raises:
         ConfigurationError: See :func:`load_config`.
     """
-    document = _load_toml(path)
+    document: object = _load_toml(path)
     if path.name == "pyproject.toml":
-        document = document.get("tool", {}).get("gpuenv", {})
-    return _checked(path, document)
+        document = _own_table(document)
+    return _checked(path, {} if document is None else document)
+
+
+def _own_table(pyproject: object) -> object:
+    """Return ``[tool.gpuenv]``, ``None`` where a pyproject.toml has no such table."""
+    tool = pyproject.get("tool") if isinstance(pyproject, dict) else None
+    return tool.get("gpuenv") if isinstance(tool, dict) else None
 
 
 def _load_toml(path: Path) -> dict[str, Any]:
@@ -247,7 +253,7 @@ def _load_toml(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigurationError(
             f"cannot read {path}",
@@ -309,8 +315,11 @@ def _fault(key: Key, value: object) -> str | None:
 
 
 def _misshapen(config: Config, key: Key, value: object, fault: str) -> ConfigurationError:
+    single = isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
+    text = value[0] if isinstance(value, list) and single else value
+    simple = isinstance(text, (str, int, float))
     fixes: dict[Kind, str] = {
-        "text": f'quote it: {key.name} = "{value}"',
+        "text": f'quote it: {key.name} = "{text if simple else "…"}"',
         "texts": f'write a list: {key.name} = ["…", "…"]',
         "flag": f"write {key.name} = true",
         "variables": f'quote the values: [{key.name}] NAME = "1"',

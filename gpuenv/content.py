@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,6 +94,7 @@ def read_requirements(
     Raises:
         ConfigurationError: A file cannot be read, names itself, or has lines that cannot be taken.
     """
+    _require_local(str(path), origin=origin)
     if path.resolve() in _above:
         raise ConfigurationError(
             f"{path} includes itself",
@@ -111,6 +113,19 @@ def read_requirements(
         text,
         origin=str(path),
         include=lambda name: read_requirements(
-            path.parent / name, origin=str(path), _above=(*_above, path.resolve())
+            path.parent / _require_local(name, origin=str(path)),
+            origin=str(path),
+            _above=(*_above, path.resolve()),
         ),
     )
+
+
+def _require_local(name: str, *, origin: str) -> str:
+    # A path has one slash where an address had two; the address may hold a password.
+    if re.match(r"[a-z][a-z0-9+.-]*:/", name, re.IGNORECASE):
+        raise ConfigurationError(
+            "a requirements file must lie on this machine",
+            why="an address was given" + (f" (from {origin})" if origin else ""),
+            fix="download it, and name the file",
+        )
+    return name

@@ -32,11 +32,22 @@ EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 
 
+_WHAT_LENGTH = 400
+
+
+def _cut(text: str) -> str:
+    """Cut out the middle of a text that someone pasted a whole file into."""
+    if len(text) <= _WHAT_LENGTH:
+        return text
+    half = _WHAT_LENGTH // 2
+    return f"{text[:half]}…{text[-half:]}"
+
+
 class GpuenvError(Exception):
     """Base of every expected failure.
 
     Args:
-        what: What happened, one line.
+        what: What happened, one line; cut in the middle when it is very long.
         why: The evidence, from the cause.
         fix: One thing to do now.
         data: JSON-ready facts for ``--json`` readers, put into the envelope's ``data``.
@@ -48,6 +59,7 @@ class GpuenvError(Exception):
     def __init__(
         self, what: str, *, why: str = "", fix: str = "", data: Mapping[str, Any] | None = None
     ) -> None:
+        what = _cut(what)
         super().__init__(what)
         self.what = what
         self.why = why

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, TextIO
@@ -74,14 +75,18 @@ class Output:
 
         stream = self._stderr if error else self._stdout
         colour = _wants_colour(stream, self._environ)
-        width = None if stream.isatty() or "COLUMNS" in self._environ else 100
+        asked = self._environ.get("COLUMNS", "")
+        width = int(asked) if re.fullmatch(r"[1-9][0-9]{0,3}", asked) else None
+        if width is None and not stream.isatty():
+            width = 100
         return Console(
             file=stream,
             force_terminal=colour,
             no_color=not colour,
             highlight=False,
             width=width,
-            _environ=self._environ,
+            # Rich would take any number for a width, 0 as well.
+            _environ={k: v for k, v in self._environ.items() if k != "COLUMNS"},
         )
 
     def table(self, table: Table) -> None:

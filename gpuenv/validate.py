@@ -28,7 +28,8 @@ _DRIVER = re.compile(
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _ENV_VALUE_LENGTH = 4096
 _SECRET_NAME = re.compile(
-    r"(?:.*_)?(?:TOKEN|PASSWORD|PASSWD|SECRET|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)", re.IGNORECASE
+    r"(?:.*_)?(?:TOKEN|PASS|PASSWORD|PASSWD|PASSPHRASE|SECRET|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY)",
+    re.IGNORECASE,
 )
 _OWN_NAMES = ("HOME", "LOGNAME", "PATH", "USER", "VIRTUAL_ENV")
 _WORKDIR = re.compile(r"(?:/[A-Za-z0-9_][A-Za-z0-9._-]{0,63}){1,8}")
@@ -62,11 +63,14 @@ _DIRECT_URL = re.compile(
 _VARIANT = re.compile(r"cpu|cu[0-9]{2,4}")
 _VERSION = re.compile(r"[0-9A-Za-z.+!_-]{1,64}")
 _CONTEXT_PATH = re.compile(r"(?!/)(?:[A-Za-z0-9_+!~.-]+/){0,4}[A-Za-z0-9_+!~.-]+")
+_INCLUDE = re.compile(r"(?:-r\s*|--requirement(?:\s+|=))(\S.*)")
 _TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
 
 
 def _refuse(what: str, *, why: str, fix: str, origin: str) -> NoReturn:
-    raise ConfigurationError(what, why=f"{why} (from {origin})" if origin else why, fix=fix)
+    # What is refused is shown, and may be an address with a password in it.
+    why = f"{why} (from {origin})" if origin else why
+    raise ConfigurationError(redacted(what), why=redacted(why), fix=fix)
 
 
 def check_apt(text: str, *, origin: str = "") -> str:
@@ -117,8 +121,8 @@ def check_requirement(text: str, *, origin: str = "", hashes: bool = False) -> s
     if plain.startswith("-"):
         _refuse(
             f"{text!r} is an option, not a requirement",
-            why="a build takes its sources from flags and settings, one place for all steps",
-            fix="use --index-url, --extra-index-url or --wheelhouse",
+            why="a build takes requirements alone; its sources are flags, one place for all steps",
+            fix=_instead_of_option(plain),
             origin=origin,
         )
     if _CREDENTIALS.search(plain):
@@ -135,16 +139,10 @@ def check_requirement(text: str, *, origin: str = "", hashes: bool = False) -> s
     try:
         requirement = Requirement(plain)
     except InvalidRequirement as exc:
-        local = "/" in plain or plain.startswith(".") or plain.endswith((".whl", ".tar.gz"))
         raise ConfigurationError(
-            f"{text!r} is not a requirement",
-            why=(f"{exc}".splitlines()[0] + (f" (from {origin})" if origin else "")),
-            fix=(
-                "a build sees no project files: put wheels into a --wheelhouse, and install "
-                "projects from the workspace"
-                if local
-                else "write it like einops or transformers>=5"
-            ),
+            f"{redacted(text)!r} is not a requirement",
+            why=redacted(f"{exc}".splitlines()[0] + (f" (from {origin})" if origin else "")),
+            fix=_instead_of(plain),
         ) from exc
     if requirement.url is not None and not _DIRECT_URL.fullmatch(requirement.url):
         _refuse(
@@ -154,6 +152,37 @@ def check_requirement(text: str, *, origin: str = "", hashes: bool = False) -> s
             origin=origin,
         )
     return text
+
+
+_PROJECT_FILES = (
+    "a build sees no project files: put wheels into a --wheelhouse, and install projects from the "
+    "workspace"
+)
+
+
+def _instead_of(text: str) -> str:
+    """Say what to write in place of a line that is no requirement."""
+    if "--hash" in text:
+        return "write a whole digest behind it: --hash=sha256: and 64 hexadecimal digits"
+    if "://" in text and "@ " not in text:
+        return f"say what it is called: NAME @ {redacted(text)}"
+    if "/" in text or text.startswith(".") or text.endswith((".whl", ".tar.gz")):
+        return _PROJECT_FILES
+    return "write it like einops or transformers>=5"
+
+
+def _instead_of_option(text: str) -> str:
+    """Say what to use in place of an option of pip's in a requirements file."""
+    option = re.split(r"[\s=]", text, maxsplit=1)[0]
+    if option in {"-e", "--editable"}:
+        return _PROJECT_FILES
+    if option in {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--no-index"}:
+        return "use --index-url, --extra-index-url, --wheelhouse or --offline"
+    if option in {"-c", "--constraint"}:
+        return "take its lines in as requirements, or name the file in pip's own settings"
+    if option == "--pre":
+        return "ask for the version itself: einops==1.0rc1"
+    return "leave the line out"
 
 
 def parse_requirements(
@@ -172,11 +201,11 @@ def parse_requirements(
     problems: list[ConfigurationError] = []
     for number, line in _logical_lines(text):
         place = f"{origin}, line {number}"
-        words = line.split(None, 1)
-        if words[0] in {"-r", "--requirement"} and len(words) > 1 and include is not None:
-            found += include(words[1].strip())
-            continue
+        included = _INCLUDE.fullmatch(line)
         try:
+            if included and include is not None:
+                found += include(included[1].strip())
+                continue
             found.append(check_requirement(" ".join(line.split()), origin=place, hashes=True))
         except ConfigurationError as error:
             problems.append(error)
@@ -227,6 +256,13 @@ def check_env(name: str, value: str, *, origin: str = "") -> tuple[str, str]:
             f"{name} is the image's own",
             why="the environment's python would no longer be found, or the home be another",
             fix="leave it out",
+            origin=origin,
+        )
+    if _CREDENTIALS.search(value):
+        _refuse(
+            f"the value of {name} holds a user name or a password",
+            why="whoever has the image can read its variables",
+            fix=f"give it to a container, not to the image: gpuenv run --env {name}",
             origin=origin,
         )
     if value and _SECRET_NAME.fullmatch(name):
@@ -282,6 +318,23 @@ def check_image_ref(text: str, *, origin: str = "") -> str:
             f"{text!r} is not the name of an image",
             why="a reference is [HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST] in lower case",
             fix="write it like debian:bookworm-slim",
+            origin=origin,
+        )
+    return text
+
+
+def check_tag(text: str, *, origin: str = "") -> str:
+    """Return a name that an image can be given.
+
+    Raises:
+        ConfigurationError: It is none, or holds a digest, which only the content decides.
+    """
+    check_image_ref(text, origin=origin)
+    if "@" in text:
+        _refuse(
+            f"{text!r} cannot be given to an image",
+            why="a digest follows from the content",
+            fix=f"leave the digest out: {text.partition('@')[0]}",
             origin=origin,
         )
     return text

@@ -33,6 +33,7 @@ class DottedVersion:
 
     parts: tuple[int, ...]
     kind: ClassVar[str] = "version"
+    example: ClassVar[str] = "2.8 or 2.8.0"
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -46,7 +47,7 @@ class DottedVersion:
             raise ConfigurationError(
                 f"{text!r} is not a {cls.kind}",
                 why="a version is numbers joined by dots",
-                fix="write it like 2.8 or 2.8.0",
+                fix=f"write it like {cls.example}",
             )
         return cls(tuple(int(part) for part in text.split(".")))
 
@@ -122,6 +123,7 @@ class CudaVersion(DottedVersion):
 
     __slots__ = ()
     kind = "CUDA version"
+    example = "12.8 or 12.8.1"
 
     @property
     def variant(self) -> str:
@@ -134,6 +136,7 @@ class CudnnVersion(DottedVersion):
 
     __slots__ = ()
     kind = "cuDNN version"
+    example = "9, 9.10 or 9.10.2.21"
 
 
 class NcclVersion(DottedVersion):
@@ -141,6 +144,7 @@ class NcclVersion(DottedVersion):
 
     __slots__ = ()
     kind = "NCCL version"
+    example = "2.27 or 2.27.5"
 
 
 class PythonVersion(DottedVersion):
@@ -148,6 +152,7 @@ class PythonVersion(DottedVersion):
 
     __slots__ = ()
     kind = "Python version"
+    example = "3.12"
 
 
 class DriverRelease(DottedVersion):
@@ -159,6 +164,7 @@ class DriverRelease(DottedVersion):
 
     __slots__ = ()
     kind = "driver release"
+    example = "580 or 580.65.06"
 
     @property
     def branch(self) -> int:
@@ -175,6 +181,7 @@ class DriverCudaVersion(DottedVersion):
 
     __slots__ = ()
     kind = "driver CUDA version"
+    example = "13.0"
 
     @classmethod
     def from_driver_api(cls, number: int) -> Self:

@@ -11,6 +11,7 @@ from gpuenv.commands import command
 from gpuenv.commands.image import BuildFlags, ContentFlags, NameOption, SourceFlags
 from gpuenv.commands.options import MatrixOption, RequestFlags
 from gpuenv.commands.wiring import fill_order, open_engine, take_order, try_engine
+from gpuenv.errors import UsageError
 
 if TYPE_CHECKING:
     from gpuenv.build import BuildPlan, BuiltImage
@@ -51,7 +52,13 @@ def register(app: typer.Typer) -> None:
 
         Example: gpuenv build --torch 2.9 --cuda 12.8 --pip einops --dry-run
         """
-        tags = tuple(tag or ())
+        tags = tuple(dict.fromkeys(tag or ()))
+        if push and not tags:
+            raise UsageError(
+                "--push needs a --tag",
+                why="the default name begins with localhost/, which is on no registry",
+                fix="--tag registry.example.org/team/torch --push",
+            )
         if dry_run:
             from gpuenv.provision import plan_order
 
@@ -73,9 +80,7 @@ def register(app: typer.Typer) -> None:
             if push:
                 from gpuenv.build import push_image
 
-                pushed = push_image(
-                    engine, image, lambda event: output.current().detail(str(event))
-                )
+                pushed = push_image(engine, tags, lambda event: output.current().detail(str(event)))
         output.current().answer(
             image.as_dict() | ({"pushed": pushed} if push else {}),
             human=lambda: _print_image(image, pushed),

@@ -111,6 +111,13 @@ def write_context(context: BuildContext, folder: Path) -> tuple[Path, ...]:
     """
     from gpuenv.errors import ConfigurationError
 
+    if not str(folder).strip() or folder.is_file():
+        raise ConfigurationError(
+            f"--output {str(folder)!r} is not a folder",
+            why="the build context is written into one",
+            fix="name a folder that can be written: --output DIR",
+        )
+    _require_own(folder / "Dockerfile")
     files = {"Dockerfile": context.dockerfile.encode()}
     files |= {file.path: file.data for file in context.files if file.data is not None}
     written = []
@@ -127,6 +134,26 @@ def write_context(context: BuildContext, folder: Path) -> tuple[Path, ...]:
             fix="name a folder that can be written: --output DIR",
         ) from exc
     return tuple(written)
+
+
+def _require_own(dockerfile: Path) -> None:
+    """Refuse to write over a Dockerfile that gpuenv did not write.
+
+    Raises:
+        ConfigurationError: There is one.
+    """
+    from gpuenv.errors import ConfigurationError
+
+    try:
+        text = dockerfile.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return  # none there, or writing it tells why not
+    if text and "org.gpuenv.version" not in text:
+        raise ConfigurationError(
+            f"{dockerfile} is not gpuenv's own",
+            why="it would be written over, and it lacks the label org.gpuenv.version",
+            fix="move it away, or name another folder: --output DIR",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

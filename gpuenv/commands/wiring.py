@@ -46,6 +46,7 @@ def take_order(
     from gpuenv.config import load_config
     from gpuenv.index.simple import SimpleClient
     from gpuenv.provision import ImageOrder, Workshop
+    from gpuenv.validate import check_tag
 
     out = output.current()
     matrix = load_chosen_matrix(matrix_file)
@@ -54,6 +55,8 @@ def take_order(
         matrix, request.given(), file_settings=config.request_settings(), file_name=config.name
     )
     image = read_content(content, config, os.environ, name=name, features=features)
+    for tag in tags:
+        check_tag(tag, origin="--tag")
     package_sources = sources.load(config, os.environ)
     for warning in package_sources.warnings:
         out.warn(warning)

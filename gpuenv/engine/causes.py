@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuenv.engine import errors as e
+from gpuenv.engine.progress import shorten, split_name
 from gpuenv.errors import BuildFailedError
 
 if TYPE_CHECKING:
     from gpuenv.engine.events import Failed
 
-_STEP_WIDTH = 100
+_STEP_WIDTH = 80
 
 
 class BuildDiskFullError(BuildFailedError):
@@ -288,9 +289,9 @@ def find_cause(
     if found is not None:
         return found
     if exit_code == _EXIT_KILLED:
-        return _KILLED, message
+        return _KILLED, _exit_line(exit_code)
     if exit_code == _EXIT_NOT_FOUND:
-        shown = next((line for line in reversed(log) if "not found" in line), message)
+        shown = next((line for line in reversed(log) if "not found" in line), _exit_line(exit_code))
         return _MISSING, shown
     return None
 
@@ -310,9 +311,13 @@ def explain_failure(failed: Failed) -> BuildFailedError:
     """
     found = find_cause(failed.log, failed.message, failed.exit_code)
     rule, evidence = found or (None, "")
-    where = f" in step {short_step(failed.name)}" if failed.name else ""
+    number, text = split_name(failed.name)
+    step = shorten(f"{number} {text}".strip(), _STEP_WIDTH)
+    where = f" in step {step}" if step else ""
     what = f"the build failed{where}"
-    lines = [line for line in (*failed.log, failed.message.strip()) if line]
+    # For a step that ran, the engine repeats the step's whole script: its exit code says the same.
+    last = failed.message.strip() if failed.exit_code is None else _exit_line(failed.exit_code)
+    lines = [line for line in (*failed.log, last) if line]
     return (rule.error if rule else BuildFailedError)(
         f"{what}: {rule.cause}" if rule else what,
         why="\n".join(lines),
@@ -328,7 +333,5 @@ def explain_failure(failed: Failed) -> BuildFailedError:
     )
 
 
-def short_step(name: str) -> str:
-    """Return a step's name on one line of a readable length."""
-    line = " ".join(name.split())
-    return line if len(line) <= _STEP_WIDTH else line[: _STEP_WIDTH - 1] + "…"
+def _exit_line(exit_code: int | None) -> str:
+    return f"exit code {exit_code}"

@@ -146,7 +146,7 @@ def _checked_url(url: str, origin: str) -> str:
     if parts.scheme not in {"unix", "tcp", "http", "https", "ssh"}:
         raise e.EngineAddressError(
             f"{origin} has a scheme that gpuenv does not speak: {url}",
-            why=f"{parts.scheme or 'none'!r} is none of unix, tcp, ssh",
+            why=f"{parts.scheme!r} is none of unix, tcp, ssh" if parts.scheme else "it has none",
             fix="write it like unix:///var/run/docker.sock or tcp://host:2376",
         )
     if parts.scheme == "unix":
@@ -182,15 +182,17 @@ def _current_context(environ: Mapping[str, str]) -> str:
         return ""
     try:
         data = json.loads((folder / "config.json").read_text("utf-8"))
+        if not isinstance(data, dict):
+            raise TypeError("it holds no JSON object")  # noqa: TRY301 - told as unreadable, below
     except OSError:
         return ""
-    except ValueError as exc:
+    except (TypeError, ValueError) as exc:
         raise e.EngineContextError(
             f"{folder / 'config.json'} cannot be read",
             why=str(exc),
-            fix="mend the file, or name the engine with --engine",
+            fix="mend the file: the Docker client reads it as well",
         ) from exc
-    return str(data.get("currentContext") or "") if isinstance(data, dict) else ""
+    return str(data.get("currentContext") or "")
 
 
 def _context(name: str, environ: Mapping[str, str]) -> EngineAddress:
@@ -428,6 +430,8 @@ def _first_answer(client: Any, url: str, path: str, timeout_s: float) -> dict[st
         with response:
             status, text = response.status_code, response.text
         if status >= 400:  # noqa: PLR2004 - HTTP
+            if not text.lstrip().startswith("{"):  # an engine answers in JSON, errors as well
+                raise _foreign(url, text)
             raise e.EngineRequestError(f"the engine at {url} refuses to say what it is", why=text)
         data = json.loads(text)
     except requests.exceptions.SSLError as exc:
@@ -458,7 +462,7 @@ def _first_answer(client: Any, url: str, path: str, timeout_s: float) -> dict[st
 def _foreign(url: str, text: str) -> e.NotAnEngineError:
     return e.NotAnEngineError(
         f"what answers at {url} is no container engine",
-        why=f"it said {text[:200]!r}",
+        why=f"it said {' '.join(text.split())[:120]!r}",
         fix="check the address",
     )
 

@@ -152,6 +152,7 @@ def _matches(matrix: Matrix, wanted: str) -> list[tuple[GpuEntry, str]]:
     tests: tuple[Callable[[str], bool], ...] = (
         lambda name: _words(name) == words,
         lambda name: core in _forms(name),
+        lambda name: "".join(core) in {"".join(form) for form in _forms(name)},
         lambda name: any(form[-len(core) :] == core for form in _forms(name)),
     )
     if set(core) <= _ERA | _LINE:
@@ -221,7 +222,7 @@ def serve(matrix: Matrix, row: Row, gpu: GpuTarget) -> Service:
         ``torch/cuda/__init__.py``.
     """
     if row.cuda is None:
-        return Service(how=None, why="a cpu wheel has no GPU code at all")
+        return Service(how=None, why="has no GPU code at all, being built for the cpu")
     if row.arch_list is None:
         return Service(how="unknown")
     renamed = matrix.renamed_capabilities

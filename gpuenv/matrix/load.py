@@ -67,6 +67,9 @@ def load_matrix(path: Path | None = None) -> Matrix:
     shipped = path is None
     path = shipped_matrix_path() if path is None else path
     document = read_document(_read_text(path))
+    if not document.data and document.problems:
+        # Nothing could be read: what such a file lacks besides is no news.
+        raise _file_error(path, tuple(document.problems))
     if document.problems or not shipped:
         problems = find_problems(document)
         if problems:

@@ -106,3 +106,19 @@ def test_the_step_in_the_headline_stays_readable() -> None:
     )
     assert len(explain_failure(failed).what) < 160
     assert "\n" not in explain_failure(failed).what
+
+
+def test_a_step_of_the_recipe_is_named_by_its_title_and_its_script_is_not_repeated() -> None:
+    script = ": 'the packages asked for'; set -eu; uv pip install gone"
+    failed = Failed(
+        name=f"[stage-4 3/5] RUN --mount=type=cache,id=x,target=/y {script}",
+        message=f"executor failed running [/bin/sh -c {script}]: exit code: 1",
+        exit_code=1,
+        log=("gone was not found in the package registry",),
+    )
+    error = explain_failure(failed)
+    assert error.what == (
+        "the build failed in step 3/5 the packages asked for: "
+        "no index has a fitting build of a Python package"
+    )
+    assert error.why == "gone was not found in the package registry\nexit code 1"

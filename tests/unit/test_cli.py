@@ -7,12 +7,16 @@ import io
 import json
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 import typer
 
-from gpuenv import output
+from gpuenv import __version__, output
 from gpuenv.cli import COMMANDS, load_command, main
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HEAVY = ("docker", "paramiko", "jinja2", "yaml", "pynvml", "torch", "rich", "requests")
 
@@ -97,3 +101,38 @@ def test_a_table_is_printed_in_full_where_no_terminal_sets_a_width() -> None:
         stream = io.StringIO()
         output.Output(stdout=stream, environ=environ).table(table)
         assert ("x" * 200 in stream.getvalue()) is shown
+
+
+def test_the_version_is_one_json_object_when_asked_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"] == {"version": __version__}
+
+
+@pytest.mark.parametrize("columns", ["0", "-5", "wide", "99999999999"])
+def test_a_width_of_no_use_does_not_lose_the_table(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["matrix", "list", "--torch", "2.9", "--cuda", "cpu"]) == 0
+    assert "2.9.1" in capsys.readouterr().out
+
+
+def test_render_does_not_write_over_a_dockerfile_of_the_users(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "Dockerfile"
+    mine.write_text("FROM scratch\n", encoding="utf-8")
+    request = ["render", "--torch", "2.9", "--cuda", "cpu"]
+    assert main([*request, "--output", str(tmp_path)]) == 2
+    assert "is not gpuenv's own" in capsys.readouterr().err
+    assert mine.read_text(encoding="utf-8") == "FROM scratch\n"
+    mine.unlink()
+    for _ in range(2):
+        assert main([*request, "--output", str(tmp_path)]) == 0
+
+
+def test_nothing_is_pushed_without_a_name_for_a_registry(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["build", "--cuda", "cpu", "--push", "--dry-run"]) == 2
+    assert "--push needs a --tag" in capsys.readouterr().err

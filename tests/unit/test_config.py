@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from gpuenv.config import KEYS, load_config, read_config, schema
-from gpuenv.content import parse_content
+from gpuenv.content import parse_content, read_requirements
 from gpuenv.errors import ConfigurationError
 from gpuenv.resources import images_dir
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def write(path: Path, text: str) -> Path:
@@ -187,3 +184,33 @@ def test_schema_accepts_what_the_reader_accepts(tmp_path: Path) -> None:
     jsonschema.validate(document, schema())
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**document, "tourch": "2"}, schema())
+
+
+@pytest.mark.parametrize("text", ["tool = 3", "[tool]\nother = 1", "tool = []"])
+def test_pyproject_whose_tool_is_no_table_has_no_settings(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "pyproject.toml", text)
+    (tmp_path / ".git").mkdir()
+    assert load_config(tmp_path, {}).path is None
+    assert read_config(tmp_path / "pyproject.toml").values == {}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "gpuenv.toml"
+    path.write_bytes(b'\xef\xbb\xbftorch = "2.9"\r\n')
+    assert read_config(path).values == {"torch": "2.9"}
+
+
+@pytest.mark.parametrize("value", ["2.9", '["2.9"]'])
+def test_the_fix_for_an_unquoted_text_is_what_was_meant(tmp_path: Path, value: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_config(write(tmp_path / "gpuenv.toml", f"torch = {value}"))
+    assert caught.value.fix == 'quote it: torch = "2.9"'
+
+
+def test_a_requirements_file_elsewhere_is_told_without_its_password(tmp_path: Path) -> None:
+    listed = write(tmp_path / "requirements.txt", "-r https://bob:pa55@example.org/more.txt")
+    for path in (listed, Path("https://bob:pa55@example.org/more.txt")):
+        with pytest.raises(ConfigurationError) as caught:
+            read_requirements(path)
+        assert caught.value.what == "a requirements file must lie on this machine"
+        assert "pa55" not in caught.value.why

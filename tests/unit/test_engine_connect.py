@@ -137,3 +137,9 @@ def test_tls_follows_dockers_variables(tmp_path: Path) -> None:
     }
     assert one(None, environ).tls == TlsFiles(ca=tmp_path / "ca.pem")
     assert one(None, {"DOCKER_HOST": "tcp://h:2375"}).tls is None
+
+
+def test_a_docker_configuration_that_holds_no_object_is_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(e.EngineContextError, match=r"config\.json cannot be read"):
+        find_addresses(None, {"DOCKER_CONFIG": str(tmp_path)})

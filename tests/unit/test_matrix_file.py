@@ -260,3 +260,8 @@ def test_never_existed_speaks_of_nothing_that_exists() -> None:
                 )
             else:
                 assert not matches, f"{row.label} {row.arch} exists, yet: {entry.why}"
+
+
+@pytest.mark.parametrize("text", ["a: [", "", "- x\n", '!!python/object/apply:os.system ["id"]'])
+def test_a_file_that_cannot_be_read_is_told_by_that_alone(tmp_path: Path, text: str) -> None:
+    assert len(problems_of(tmp_path / "m.yaml", text)) == 1

@@ -29,6 +29,7 @@ MATRIX = load_matrix()
         ("NVIDIA GeForce RTX 4090 Laptop GPU", "8.9"),
         ("NVIDIA GeForce RTX 4070 Ti SUPER", "8.9"),
         ("rtx-3090", "8.6"),
+        ("RTX5090", "12.0"),
         ("4090", "8.9"),
         ("NVIDIA RTX A6000", "8.6"),
         ("A6000", "8.6"),

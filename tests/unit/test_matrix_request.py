@@ -103,7 +103,7 @@ def test_a_number_in_the_file_is_refused_before_it_loses_digits() -> None:
         ({"arch": "aarch"}, "did you mean aarch64?"),
         ({"arch": "riscv64"}, "give --arch x86_64 or --arch aarch64"),
         ({"flavor": "dev"}, "did you mean devel?"),
-        ({"gpu": ["RTX4090"]}, "did you mean RTX 4090"),
+        ({"gpu": ["RTX4099"]}, "did you mean RTX 4090"),
         ({"gpu": ["A110"]}, "did you mean A10, A10G or A100?"),
         ({"gpu": ["sm_99"]}, "did you mean 9.0"),
     ],

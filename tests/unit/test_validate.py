@@ -12,6 +12,7 @@ from gpuenv.validate import (
     check_image_ref,
     check_mirror,
     check_requirement,
+    check_tag,
     check_workdir,
     parse_requirements,
 )
@@ -153,7 +154,7 @@ def test_requirement_is_taken(text: str) -> None:
         ("./wheels/a.whl", "--wheelhouse"),
         ("a @ file:///etc/passwd", "--wheelhouse"),
         ("a @ http://example.org/a.whl", "--wheelhouse"),
-        ("-e .", "--index-url"),
+        ("-e .", "--wheelhouse"),
         ("--index-url https://example.org", "--index-url"),
         ("a @ https://me:secret@example.org/a.whl", "--index-url"),
         ("a @ git+ssh://git@example.org/a.git", "--index-url"),
@@ -237,3 +238,71 @@ def test_origin_is_named() -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_apt("a;b", origin="gpuenv.toml: apt")
     assert "gpuenv.toml: apt" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--index-url https://bob:pa55@pypi.example/simple",
+        "-f https://bob:pa55@wheels.example/",
+        "https://bob:pa55@pypi.example/x-1.0-py3-none-any.whl",
+    ],
+)
+def test_a_password_in_a_refused_line_is_not_shown(text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_requirements(text, origin="requirements.txt")
+    error = caught.value
+    assert "pa55" not in error.what + error.why + error.fix
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("-e .", "no project files"),
+        ("--find-links=wheels", "--wheelhouse"),
+        ("-c limits.txt", "its lines"),
+        ("--pre", "the version itself"),
+        ("git+https://example.org/x", "NAME @ git+https://example.org/x"),
+        ("./x-1.0.whl", "--wheelhouse"),
+        ("numpy==2 --hash=sha256:00", "64 hexadecimal digits"),
+    ],
+)
+def test_a_line_that_is_refused_says_what_to_write_instead(line: str, fix: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_requirements(line, origin="requirements.txt")
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "line", ["-r more.txt", "-rmore.txt", "--requirement more.txt", "--requirement=more.txt"]
+)
+def test_every_spelling_of_an_include_is_followed(line: str) -> None:
+    names: list[str] = []
+
+    def include(name: str) -> tuple[str, ...]:
+        names.append(name)
+        return ("einops",)
+
+    assert parse_requirements(line, origin="requirements.txt", include=include) == ("einops",)
+    assert names == ["more.txt"]
+
+
+@pytest.mark.parametrize("name", ["PIP_INDEX_URL", "HTTP_PROXY"])
+def test_a_variable_with_a_password_in_an_address_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_env(name, "https://bob:pa55@proxy.example/")
+    assert "pa55" not in caught.value.what + caught.value.why
+
+
+def test_a_tag_is_a_reference_without_a_digest() -> None:
+    assert check_tag("registry.example:5000/team/torch:1") == "registry.example:5000/team/torch:1"
+    for text in ("Bad Tag", "", "a@sha256:" + "0" * 64, "-t", "a:b:c"):
+        with pytest.raises(ConfigurationError):
+            check_tag(text)
+
+
+def test_a_whole_file_pasted_as_a_value_is_not_shown_in_full() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_apt("x" * 100_000)
+    assert len(caught.value.what) < 500
+    assert caught.value.what.endswith("is not the name of a Debian package")

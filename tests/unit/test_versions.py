@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gpuenv.errors import ConfigurationError
@@ -9,8 +11,11 @@ from gpuenv.versions import (
     ComputeCapability,
     CudaVersion,
     CudnnVersion,
+    DottedVersion,
     DriverCudaVersion,
     DriverRelease,
+    NcclVersion,
+    PythonVersion,
     TorchVersion,
 )
 
@@ -57,3 +62,14 @@ def test_driver_release_prints_two_digits_and_driver_api_number_is_converted() -
     assert str(DriverRelease.parse("580.65.6")) == "580.65.06"
     assert str(DriverCudaVersion.from_driver_api(12080)) == "12.8"
     assert CudaVersion.parse("12.8.1").variant == "cu128"
+
+
+@pytest.mark.parametrize(
+    "kind", [TorchVersion, CudaVersion, CudnnVersion, NcclVersion, PythonVersion, DriverRelease]
+)
+def test_the_example_of_each_kind_is_one_of_it(kind: type[DottedVersion]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        kind.parse("new")
+    shown = caught.value.fix.removeprefix("write it like ")
+    for example in re.split(r", | or ", shown):
+        assert str(kind.parse(example)) == example
