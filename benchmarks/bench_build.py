@@ -17,6 +17,10 @@ from pathlib import Path
 from harness import Candidate, command, interleave, machine, require, table, write_section
 from typing_extensions import Self
 
+from gpuenv.engine.base_image import make_base_image, plan_base_image
+from gpuenv.engine.connect import connect
+from gpuenv.host.apt_sources import load_apt_sources
+
 TORCH, CUDA = "2.14.1", "13.0"
 PACKAGES = ("jupyterlab", "einops")
 GPUENV = str(Path(sys.executable).with_name("gpuenv"))
@@ -62,6 +66,18 @@ class PrivateEngine:
         return data
 
 
+def make_base(engine: PrivateEngine) -> None:
+    """Make the base image of both builds from this host's package mirror."""
+    with connect(environ={**os.environ, **engine.env}) as opened:
+        plan = plan_base_image(
+            ref="localhost/gpuenv/base:bookworm",
+            distribution="debian",
+            suite="bookworm",
+            host_sources=load_apt_sources(Path("/")),
+        )
+        make_base_image(plan, opened, say=print)
+
+
 def pip_context(folder: Path, base: str, packages: tuple[str, ...]) -> Path:
     """Write what someone writes by hand who uses pip behind the same settings as this host."""
     folder.mkdir(exist_ok=True)
@@ -101,7 +117,7 @@ def main() -> None:
         folder = Path(name)
         with PrivateEngine(folder / "a") as engine:
             # The base, so that neither build pays for it.
-            engine.json("build", "--cuda", "cpu", "--make-base", "--dry-run")
+            make_base(engine)
             build = (GPUENV, "build", *request, "--progress", "quiet")
             pips = [word for package in PACKAGES[:1] for word in ("--pip", package)]
             before = time.perf_counter()

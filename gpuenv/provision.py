@@ -128,27 +128,24 @@ def find_or_build(
         return replace(
             image, image_ref=wanted[0], tags=tuple(dict.fromkeys((*wanted, *image.tags)))
         )
-    plan = plan_order(order, shop)
+    plan = plan_order(order, shop, get_base=True)
     if not order.no_cache and (image := find_by_plan(engine, plan)):
         return image
     check_disk(plan, engine.free_bytes())
     return run_build(plan, engine, on_event, no_cache=order.no_cache)
 
 
-def plan_order(order: ImageOrder, shop: Workshop) -> BuildPlan:
+def plan_order(order: ImageOrder, shop: Workshop, *, get_base: bool = False) -> BuildPlan:
     """Settle the row, the base and the delivery of an order, and plan its build.
 
-    With an engine the base image is made available on the way: pulled, or made.
+    Args:
+        get_base: Pull or make the base image where it is not on the engine; without it, nothing is
+            changed anywhere.
     """
     settled = _settle(order, shop, _own_bases(shop))
-    base = None if shop.engine is None else _find_base(settled.environment, order, shop)
-    if isinstance(base, _NoBase):
-        if order.make_base:
-            shop.tell.note(f"cannot pull {base.ref}: {base.why}")
-        if order.make_base and order.image.base is None and order.request.python is None:
-            # No registry: choose again among the Pythons whose base can be made here.
-            settled = _settle(order, shop, _makeable_bases(shop))
-        base = _make_base(settled.environment, order, shop, base)
+    base = None if shop.engine is None else _base_here(settled.environment, order, shop)
+    if base is None and get_base:
+        settled, base = _get_base(settled, order, shop)
     row = settled.environment
     if base is not None and order.image.base is None:
         row = replace(row, base_image=base.ref)
@@ -220,8 +217,8 @@ def _makeable_bases(shop: Workshop) -> frozenset[str]:
     )
 
 
-def _find_base(row: EnvironmentSpec, order: ImageOrder, shop: Workshop) -> _Base | _NoBase:
-    """Find the base image on the engine, under its own or its home-made name, or pull it."""
+def _base_here(row: EnvironmentSpec, order: ImageOrder, shop: Workshop) -> _Base | None:
+    """Find the base image on the engine, under its own or its home-made name."""
     engine = _engine_of(shop)
     ref = order.image.base or row.base_image
     known = None if order.image.base else _known_base(shop.matrix, ref)
@@ -229,6 +226,28 @@ def _find_base(row: EnvironmentSpec, order: ImageOrder, shop: Workshop) -> _Base
         info = engine.image(name)
         if info is not None:
             return _Base(ref=name, id=info.id)
+    return None
+
+
+def _get_base(settled: Settled, order: ImageOrder, shop: Workshop) -> tuple[Settled, _Base]:
+    """Pull the base image of a row, or make one; the row may be another one afterwards.
+
+    Raises:
+        BaseImageUnavailableError: It can neither be pulled nor made.
+    """
+    pulled = _pull_base(order.image.base or settled.environment.base_image, shop)
+    if isinstance(pulled, _Base):
+        return settled, pulled
+    if order.make_base:
+        shop.tell.note(f"cannot pull {pulled.ref}: {pulled.why}")
+        if order.image.base is None and order.request.python is None:
+            # No registry: choose again among the Pythons whose base can be made here.
+            settled = _settle(order, shop, _makeable_bases(shop))
+    return settled, _make_base(settled.environment, order, shop, pulled)
+
+
+def _pull_base(ref: str, shop: Workshop) -> _Base | _NoBase:
+    engine = _engine_of(shop)
     if ref.startswith("localhost/"):
         return _NoBase(ref=ref, why="a name under localhost/ is on no registry")
     shop.tell.note(f"pulling the base image {ref}")

@@ -204,3 +204,12 @@ def _files(archive: bytes) -> Any:
 def _read(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     file = archive.extractfile(member) if member.isfile() else None
     return b"" if file is None else file.read()
+
+
+def test_a_dry_run_makes_no_base(gpuenv: Gpuenv, session_engine: ContainerEngine) -> None:
+    before = {image.id for image in session_engine.images()}
+    answer = gpuenv("build", *CPU, "--python", "3.13", "--dry-run")
+    assert answer.exit_code in {0, 3}, answer.envelope
+    assert {image.id for image in session_engine.images()} == before
+    assert "making" not in answer.stderr
+    assert "pulling" not in answer.stderr
