@@ -45,7 +45,8 @@ bench: $(VENV)/.dev ## Run the benchmarks side by side and write docs/benchmarks
 	$(BIN)/python benchmarks/run.py
 
 docs: $(VENV)/.dev ## Regenerate the tables in README.md and docs/
-	$(BIN)/python scripts/update_docs.py
+	$(BIN)/python scripts/update_readme_matrix.py
+	$(BIN)/python scripts/render_doctor_docs.py
 
 clean: ## Remove what the other targets made here (images and containers stay)
 	rm -rf $(VENV) $(TORCH_VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -172,7 +172,7 @@ def jupyter(
     Builds the image of the request if it is not there, starts the server as your user with the
     workspace mounted, waits until it answers and prints its address with the token.
 
-    Example: gpuenv jupyter --torch 2.9 --gpus 1 --dry-run
+    Example: gpuenv jupyter --idle-stop 2h --dry-run
     """
     from gpuenv.containers.facts import probe_caller
     from gpuenv.containers.files import EnvironmentFiles

@@ -253,7 +253,7 @@ def ssh(
     for the shell, several are taken as they are. gpuenv ssh config install makes ssh gpuenv-NAME,
     scp, rsync and editors know it.
 
-    Example: gpuenv ssh train --torch 2.9 --gpus 1 --dry-run
+    Example: gpuenv ssh train --tmux --dry-run
     """
     from gpuenv.containers.facts import probe_caller
     from gpuenv.containers.limits import parse_duration
