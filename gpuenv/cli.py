@@ -7,6 +7,7 @@ that need them: ``gpuenv --help`` loads typer and nothing else.
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import re
@@ -18,7 +19,14 @@ import typer
 from typer.core import TyperGroup
 
 from gpuenv import __version__, output
-from gpuenv.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK, GpuenvError, UsageError
+from gpuenv.errors import (
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    ConfigurationError,
+    GpuenvError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,15 +166,26 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one 
         out.fail(InterruptedByUserError("interrupted"))
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader went away (``| head``): not our fault, and nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
+        return _reader_left()
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # typer saw it first
+            return _reader_left()
+        raise
     except Exception as error:  # noqa: BLE001 - the one place where our own faults become words
-        out.fail(_internal(error))
-        return EXIT_INTERNAL
+        failure = _no_space(error) or _internal(error)
+        if isinstance(failure, NoSpaceError) and out.answered:
+            _reader_left()  # what is left in the buffer would fail again at the very end
+        out.fail(failure)
+        return failure.exit_code
     if isinstance(result, int) and result:
         return result
     return out.exit_code
+
+
+def _reader_left() -> int:
+    """Leave in silence when the reader went away (``| head``): nobody is left to tell."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_OK
 
 
 def _usage(out: output.Output, message: str) -> int:
@@ -202,6 +221,22 @@ class InternalError(GpuenvError):
 
     exit_code = EXIT_INTERNAL
     slug = "internal"
+
+
+class NoSpaceError(ConfigurationError):
+    """A disk is full, where the output or one of gpuenv's own files goes."""
+
+    slug = "no-space"
+
+
+def _no_space(error: Exception) -> NoSpaceError | None:
+    if not isinstance(error, OSError) or error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        return None
+    return NoSpaceError(
+        f"cannot write {error.filename or 'the output'}",
+        why=error.strerror or str(error),
+        fix="make room there, or write elsewhere",
+    )
 
 
 def _internal(error: Exception) -> InternalError:

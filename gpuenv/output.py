@@ -40,6 +40,13 @@ def _wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
     return stream.isatty() and environ.get("TERM") != "dumb"
 
 
+def _open_stream(stream: TextIO | None) -> TextIO:
+    """Return a stream, or one that takes all and keeps nothing where it was closed (``>&-``)."""
+    if stream is not None:
+        return stream
+    return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - for the whole process
+
+
 class Output:
     """The two streams of one command, and how much of them is wanted.
 
@@ -63,11 +70,11 @@ class Output:
         self.json_mode = json_mode
         self.verbosity = verbosity
         self.exit_code = EXIT_OK
-        self._stdout = stdout if stdout is not None else sys.stdout
-        self._stderr = stderr if stderr is not None else sys.stderr
+        self._stdout = _open_stream(stdout or sys.stdout)
+        self._stderr = _open_stream(stderr or sys.stderr)
         self._environ = os.environ if environ is None else environ
         self._warnings: list[str] = []
-        self._answered = False
+        self.answered = False
 
     def console(self, *, error: bool = False) -> Console:
         """Return a Rich console on one stream, coloured as the user and the stream allow."""
@@ -111,6 +118,7 @@ class Output:
         readers, where an answer is at the same time bad news; ``human`` tells them in its words.
         """
         self.exit_code = exit_code
+        self.answered = True  # from here on: half an object and another one are not JSON
         if self.json_mode:
             self._envelope(
                 data,
@@ -120,7 +128,6 @@ class Output:
             )
         else:
             human()
-        self._answered = True
 
     def text(self, text: str) -> None:
         """Write a piece of the answer to standard output, as it is."""
@@ -146,11 +153,11 @@ class Output:
     def fail(self, error: GpuenvError) -> None:
         """Report a failure in words, or as the one JSON object."""
         self.exit_code = error.exit_code
-        if self.json_mode and not self._answered:
+        if self.json_mode and not self.answered:
             self._envelope(
                 error.data, status="error", exit_code=error.exit_code, errors=[error.as_dict()]
             )
-            self._answered = True
+            self.answered = True
             return
         self._say(f"error: {error.what}", style="bold red")
         for label, text in (("why", error.why), ("fix", error.fix)):

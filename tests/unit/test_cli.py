@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -136,3 +137,34 @@ def test_nothing_is_pushed_without_a_name_for_a_registry(
 ) -> None:
     assert main(["build", "--cuda", "cpu", "--push", "--dry-run"]) == 2
     assert "--push needs a --tag" in capsys.readouterr().err
+
+
+LIST = [sys.executable, "-m", "gpuenv", "--json", "matrix", "list", "--all-patches"]
+
+
+@pytest.mark.subprocess
+def test_a_reader_that_leaves_is_no_failure() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(LIST, stdout=writing, stderr=subprocess.PIPE, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.subprocess
+def test_a_full_disk_is_told_as_one() -> None:
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        done = subprocess.run(LIST, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 2
+    assert b"cannot write the output" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.subprocess
+def test_a_closed_standard_output_is_no_fault_of_ours() -> None:
+    words = [part for part in LIST if part != "--json"]
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$@" >&-', "sh", *words], stderr=subprocess.PIPE, check=False
+    )
+    assert done.returncode == 0
+    assert b"fault" not in done.stderr
