@@ -24,6 +24,7 @@ from gpuenv.engine.base_image import (
 )
 from gpuenv.errors import EngineUnavailableError
 from gpuenv.host.apt_sources import load_apt_sources
+from gpuenv.render import recipe_digest
 from gpuenv.sourcing import deliver, settle_environment
 from gpuenv.spec import HostGpus, ImageRequest, ImageSpec
 
@@ -96,6 +97,7 @@ def order_digest(order: ImageOrder, shop: Workshop) -> str:
     """Return the digest that an image of the same order on the same host carries."""
     sources = shop.client.sources
     return request_digest(
+        recipe_digest(),
         repr(shop.matrix.rows),
         repr(order.request),
         repr(order.image),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuenv import __version__
-from gpuenv.resources import images_dir
+from gpuenv.resources import images_dir, package_dir
 from gpuenv.spec import Delivery
 from gpuenv.validate import check_spec
 from gpuenv.versions import PythonVersion, TorchVersion
@@ -321,6 +321,12 @@ def _warm_up(spec: ImageSpec, delivery: Delivery) -> str:
         if any(line.startswith(f"{companion}==") for line in torch_requirements(spec, delivery))
     ]
     return f"import {', '.join(modules)}"
+
+
+def recipe_digest() -> str:
+    """Return a digest of the recipe itself, so that a gpuenv with another one builds anew."""
+    files = (images_dir() / TEMPLATE, package_dir() / "render.py")
+    return _digest(b"".join(path.read_bytes() for path in files))
 
 
 def later_requirements(spec: ImageSpec) -> tuple[str, ...]:
