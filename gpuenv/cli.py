@@ -177,9 +177,14 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one 
             _reader_left()  # what is left in the buffer would fail again at the very end
         out.fail(failure)
         return failure.exit_code
-    if isinstance(result, int) and result:
-        return result
-    return out.exit_code
+    return _exit_code(out, result)
+
+
+def _exit_code(out: output.Output, result: object) -> int:
+    """Return the exit code of a command that came back, whatever it came back with."""
+    if result == EXIT_INTERRUPTED:  # what typer makes of Ctrl-C, without a word
+        out.fail(InterruptedByUserError("interrupted"))
+    return result if isinstance(result, int) and result else out.exit_code
 
 
 def _reader_left() -> int:

@@ -168,3 +168,16 @@ def test_a_closed_standard_output_is_no_fault_of_ours() -> None:
     )
     assert done.returncode == 0
     assert b"fault" not in done.stderr
+
+
+def test_ctrl_c_in_a_command_is_one_json_object_with_exit_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpuenv.matrix.resolve.resolve", interrupt)
+    assert main(["matrix", "resolve", "--cuda", "cpu", "--json"]) == 130
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["status"], answer["exit_code"]) == ("error", 130)
+    assert answer["errors"][0]["slug"] == "interrupted"
