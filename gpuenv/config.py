@@ -77,6 +77,7 @@ KEYS: tuple[Key, ...] = (
     Key(name="wheelhouse", kind="texts", path=True, meaning="Directories of wheels that win."),
     Key(name="ca-bundle", kind="text", path=True, meaning="Certificates to trust in a build."),
     Key(name="apt-mirror", kind="text", meaning="Mirror of the distribution's archive."),
+    Key(name="host", kind="text", meaning="The engine's host: ssh://user@gpu01."),
     Key(name="offline", kind="flag", meaning="Take wheels from directories only."),
 )
 _BY_NAME = {key.name: key for key in KEYS}

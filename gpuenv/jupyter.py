@@ -66,6 +66,8 @@ _PAGE_CONFIG = json.dumps(
 )
 
 Access: TypeAlias = Literal["token", "password"]
+PortHere: TypeAlias = "Callable[[int], int]"
+"""From a port of the engine's host to the one of this host that leads there."""
 
 
 class NotJupyterError(LaunchFailedError):
@@ -290,12 +292,14 @@ def start_jupyter(
     port_free: Callable[[int], bool],
     timeout_s: float,
     on_note: Callable[[Note], None],
+    via: PortHere | None = None,
 ) -> RunningJupyter:
     """Start a server and wait until it answers with its token; else nothing of it stays.
 
     Args:
         plan_for: The plan with a host port in it; of one session, whatever the port.
         port_free: Whether nobody listens on a port, as far as can be told from here.
+        via: Where the engine is on another host.
 
     Raises:
         NotJupyterError: The image has no Jupyter server.
@@ -311,7 +315,9 @@ def start_jupyter(
             running = RunningJupyter(
                 container=info,
                 address=_published(
-                    info, chain=jupyter.certificate.chain if jupyter.certificate else None
+                    info,
+                    chain=jupyter.certificate.chain if jupyter.certificate else None,
+                    via=via,
                 ),
                 access=jupyter.access,
                 token=jupyter.secret if jupyter.access == "token" else None,
@@ -339,6 +345,7 @@ def find_or_start(
     anew: bool,
     timeout_s: float,
     start: Callable[[], RunningJupyter],
+    via: PortHere | None = None,
 ) -> tuple[RunningJupyter, bool]:
     """Return the server of an environment, and whether it was there; a stopped one goes on.
 
@@ -347,6 +354,7 @@ def find_or_start(
         image_id: The image that was asked for, ``None`` for whichever it has.
         anew: End and remove the one that is there.
         start: Makes a new one.
+        via: Where the engine is on another host.
 
     Raises:
         EnvironmentDiffersError: It is there and not as asked.
@@ -371,13 +379,18 @@ def find_or_start(
     info = existing.container
     if not existing.running:
         info = start_stopped(engine, existing)
-    running = running_jupyter(engine, files, existing, info)
+    running = running_jupyter(engine, files, existing, info, via=via)
     wait_until_answers(engine, running, timeout_s=timeout_s)
     return running, existing.running
 
 
 def show_again(
-    engine: ContainerEngine, files: EnvironmentFiles, *, name: str, owner: int
+    engine: ContainerEngine,
+    files: EnvironmentFiles,
+    *,
+    name: str,
+    owner: int,
+    via: PortHere | None = None,
 ) -> RunningJupyter:
     """Return a server that runs, with its token.
 
@@ -386,7 +399,7 @@ def show_again(
         ContainerNotRunningError: It is stopped.
     """
     environment = _require_running(engine, name=name, owner=owner)
-    return running_jupyter(engine, files, environment, environment.container)
+    return running_jupyter(engine, files, environment, environment.container, via=via)
 
 
 def rotate_token(
@@ -432,7 +445,12 @@ def _access(environment: Environment) -> Access:
 
 
 def running_jupyter(
-    engine: ContainerEngine, files: EnvironmentFiles, environment: Environment, info: ContainerInfo
+    engine: ContainerEngine,
+    files: EnvironmentFiles,
+    environment: Environment,
+    info: ContainerInfo,
+    *,
+    via: PortHere | None = None,
 ) -> RunningJupyter:
     """Put together what is known of a server; a token lost here is taken from its container."""
     access = _access(environment)
@@ -455,7 +473,7 @@ def running_jupyter(
         chain = inside.decode("ascii", "replace")
     return RunningJupyter(
         container=info,
-        address=_published(info, chain=chain),
+        address=_published(info, chain=chain, via=via),
         access=access,
         token=None if token is None else Secret(token),
     )
@@ -538,13 +556,13 @@ def parse_time(text: str) -> datetime | None:
         return None
 
 
-def _published(info: ContainerInfo, *, chain: str | None) -> Address:
+def _published(info: ContainerInfo, *, chain: str | None, via: PortHere | None = None) -> Address:
     """Return where the server of a container that has just started is reached.
 
     Raises:
         LaunchFailedError: The engine does not publish it.
     """
-    address = address_of(info, chain=chain)
+    address = address_of(info, chain=chain, via=via)
     if address is None:
         raise LaunchFailedError(
             f"{info.name} is not reachable",
@@ -554,11 +572,20 @@ def _published(info: ContainerInfo, *, chain: str | None) -> Address:
     return address
 
 
-def address_of(info: ContainerInfo, *, chain: str | None) -> Address | None:
-    """Return where a server is published, ``None`` while it does not run."""
+def address_of(
+    info: ContainerInfo, *, chain: str | None, via: PortHere | None = None
+) -> Address | None:
+    """Return where a server is published, ``None`` while it does not run.
+
+    Args:
+        via: Where the engine is on another host.
+    """
     for port in info.ports:
         if port.container_port != CONTAINER_PORT:
             continue
+        if via is not None:
+            here = via(port.host_port)
+            return Address(host="127.0.0.1", port=here, tls=chain is not None, ca=chain)
         everywhere = ipaddress.ip_address(port.host_ip or "0.0.0.0").is_unspecified  # noqa: S104
         return Address(
             host=socket.gethostname() if everywhere else port.host_ip,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,16 @@ from gpuenv.containers.lifecycle import as_dict, remove_caches, remove_environme
 from gpuenv.containers.ready import wait_ready
 from gpuenv.jupyter import RunningJupyter, address_of, probe_status, running_jupyter
 from gpuenv.jupyter import wait_until_answers as wait_for_jupyter
+from gpuenv.ssh.host_key import connect_tcp
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Sequence
 
     from gpuenv.containers.files import EnvironmentFiles
     from gpuenv.containers.lifecycle import Environment
     from gpuenv.engine.protocol import ContainerEngine, ContainerInfo
+    from gpuenv.jupyter import PortHere
 
 _BANNER_TIMEOUT_S = 3.0
 _AT_ONCE = 8
@@ -66,12 +68,15 @@ def describe(
     files_of: Callable[[str], EnvironmentFiles],
     owner: int,
     now: datetime,
+    port_here: Callable[[str, int], int | None] | None = None,
 ) -> tuple[EnvironmentRow, ...]:
     """Return a line for each environment; the servers are asked at the same time.
 
     Args:
         files_of: The private folder of an environment of ours, by name.
         owner: Whose servers we have the tokens of.
+        port_here: Where the engine is on another host, the port of this one that leads to an
+            environment's, by its name; ``None`` if none does.
     """
 
     def row(environment: Environment) -> EnvironmentRow:
@@ -86,6 +91,9 @@ def describe(
         files = files_of(identity.name)
         chain = files.read(files.certificate_path) if identity.request.get("tls") else None
         address = address_of(container, chain=chain)
+        if address is not None and port_here is not None:
+            here = port_here(identity.name, address.port)
+            address = None if here is None else replace(address, host="127.0.0.1", port=here)
         if address is None:
             return EnvironmentRow(environment=environment, target="", age_s=age_s)
         token = files.secret_token() if identity.owner == owner else None
@@ -111,8 +119,14 @@ def start_again(
     files: EnvironmentFiles,
     *,
     timeout_s: float,
+    via: PortHere | None = None,
+    connect: Callable[[str, int], socket.socket] = connect_tcp,
 ) -> RunningJupyter | None:
     """Start a stopped environment with its port, token and host key, and wait until it answers.
+
+    Args:
+        via: Where the engine is on another host.
+        connect: Opens a connection to a port of the engine's host.
 
     Returns:
         The server, for an environment of that kind.
@@ -125,30 +139,39 @@ def start_again(
     if not environment.running:
         info = start_stopped(engine, environment)
     if environment.identity.kind == "jupyter":
-        running = running_jupyter(engine, files, environment, info)
+        running = running_jupyter(engine, files, environment, info, via=via)
         wait_for_jupyter(engine, running, timeout_s=timeout_s)
         return running
     if environment.identity.kind == "ssh":
-        _wait_for_banner(engine, info, timeout_s=timeout_s)
+        _wait_for_banner(engine, info, timeout_s=timeout_s, connect=connect)
     return None
 
 
-def _wait_for_banner(engine: ContainerEngine, info: ContainerInfo, *, timeout_s: float) -> None:
+def _wait_for_banner(
+    engine: ContainerEngine,
+    info: ContainerInfo,
+    *,
+    timeout_s: float,
+    connect: Callable[[str, int], socket.socket],
+) -> None:
     published = next((port for port in info.ports if port.protocol == "tcp"), None)
     if published is None:
         return
 
     def probe() -> str:
         host = published.host_ip if published.host_ip not in {"", "0.0.0.0", "::"} else "127.0.0.1"  # noqa: S104
-        return probe_banner(host, published.host_port)
+        return probe_banner(host, published.host_port, connect=connect)
 
     wait_ready(engine, info.id, probe, what="the SSH server", timeout_s=timeout_s)
 
 
-def probe_banner(host: str, port: int) -> str:
+def probe_banner(
+    host: str, port: int, *, connect: Callable[[str, int], socket.socket] = connect_tcp
+) -> str:
     """Ask an SSH server for its first line; return what is missing, nothing when it answers."""
     try:
-        with socket.create_connection((host, port), timeout=_BANNER_TIMEOUT_S) as connection:
+        with connect(host, port) as connection:
+            connection.settimeout(_BANNER_TIMEOUT_S)
             line = connection.recv(64)
     except OSError as error:
         return f"{host}:{port}: {error}"

@@ -243,6 +243,58 @@ def run_in_terminal(
     return code if code >= 0 else 128 - code
 
 
+class RunningProgram:
+    """A program of ours in the background; stop it when it is no longer needed."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._child = child
+        self.pid = child.pid
+
+    def exit_code(self) -> int | None:
+        """Return how it ended, ``None`` while it runs."""
+        return self._child.poll()
+
+    def stop(self) -> None:
+        """Ask it to end, then make it end."""
+        for number, patience_s in ((signal.SIGTERM, _PATIENCE_S), (signal.SIGKILL, None)):
+            if self._child.poll() is None:
+                self._child.send_signal(number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._child.wait(patience_s)
+
+
+def start_program(
+    arguments: Sequence[str], *, stderr: Path, env: Mapping[str, str] | None = None
+) -> RunningProgram:
+    """Start a program that runs beside us, with our terminal but not our streams.
+
+    Ctrl-C is for us and not for it: what we still have to do may need it.
+
+    Args:
+        arguments: Program and arguments; never a shell line.
+        stderr: The file that what it says goes into.
+        env: The whole environment of the child, ``None`` for our own.
+
+    Raises:
+        ProgramNotFoundError: There is no such program.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which it inherits
+    try:
+        with stderr.open("wb") as said:
+            child = subprocess.Popen(
+                list(arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=said,
+                env=None if env is None else dict(env),
+            )
+    except (FileNotFoundError, PermissionError) as exc:
+        raise ProgramNotFoundError(arguments[0]) from exc
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return RunningProgram(child)
+
+
 def start_daemon(arguments: Sequence[str], *, log: Path, env: Mapping[str, str]) -> int:
     """Start a program that outlives us, in a session of its own; return its process id.
 

@@ -148,8 +148,9 @@ EngineOption = Annotated[
     str | None,
     typer.Option(
         "--engine",
+        "--host",
         metavar="ADDRESS",
-        help="Engine to use: a socket, tcp://…, a Docker context, or private.",
+        help="Engine to use: a socket, ssh://user@host, tcp://…, a Docker context, or private.",
         rich_help_panel=_ENGINE,
     ),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
@@ -19,10 +18,11 @@ from gpuenv.commands.launching import (
     ImageFlags,
     LaunchFlags,
     complete_environment,
+    default_environment,
     gather_facts,
     read_hidden,
     read_wish,
-    read_workspace,
+    read_workspace_at,
     say,
     say_all,
     show_plan,
@@ -32,12 +32,13 @@ from gpuenv.commands.options import MatrixOption, RequestFlags
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuenv.commands.site import Site
     from gpuenv.containers.files import EnvironmentFiles
     from gpuenv.containers.mounts import Workspace
     from gpuenv.containers.plan import ContainerPlan
     from gpuenv.containers.tls import Certificate
     from gpuenv.engine.protocol import ContainerEngine, ImageInfo
-    from gpuenv.jupyter import JupyterWish, RunningJupyter
+    from gpuenv.jupyter import JupyterWish, PortHere, RunningJupyter
 
 _PANEL = "Server"
 
@@ -174,27 +175,29 @@ def jupyter(
 
     Example: gpuenv jupyter --idle-stop 2h --dry-run
     """
-    from gpuenv.containers.facts import probe_caller
-    from gpuenv.containers.files import EnvironmentFiles
-    from gpuenv.containers.identity import default_name, parse_name
+    from gpuenv.commands.site import open_site
+    from gpuenv.containers.identity import parse_name
     from gpuenv.containers.limits import parse_duration
-    from gpuenv.engine.connect import connect
     from gpuenv.jupyter import find_or_start, rotate_token, show_again
 
-    workspace = None if url else read_workspace(launch)
-    chosen = url or name or default_name(Path(workspace.source if workspace else Path.cwd()))
-    files = EnvironmentFiles.of(parse_name(chosen), environ=os.environ)
+    chosen = parse_name(url or name or default_environment(launch))
     timeout_s = parse_duration(server.ready_timeout, flag="--ready-timeout")
     images = ImageFlags(
         request=request, content=content, sources=sources, how=how, image=image,
         matrix_file=matrix_file, features=("jupyter", "ssh"),
     )  # fmt: skip
-    owner = probe_caller(os.environ).uid
-    with connect(how.engine) as engine:
+    with open_site(how.engine) as site:
+        engine, files, owner, via = (
+            site.engine,
+            site.files(chosen),
+            site.caller.uid,
+            site.via(chosen),
+        )
+        workspace = None if url else read_workspace_at(site, launch, name=chosen, dry_run=dry_run)
         if dry_run:
             wish = _read_server(server, files, keep=False)
             plan_for = _plan(
-                engine, images.planned(engine), launch, server, wish,
+                site, images.planned(engine), launch, server, wish,
                 name=chosen, workspace=workspace, request=images.given(),
             )  # fmt: skip
             show_plan(engine, plan_for(_first_port(server)))
@@ -203,17 +206,17 @@ def jupyter(
             if rotate:
                 rotate_token(engine, files, name=chosen, owner=owner)
             if url or rotate:
-                running, found = show_again(engine, files, name=chosen, owner=owner), True
+                running, found = show_again(engine, files, name=chosen, owner=owner, via=via), True
             else:
 
                 def start() -> RunningJupyter:
                     built = images.obtain(engine)
                     wish = _read_server(server, files, keep=True)
                     plan_for = _plan(
-                        engine, built, launch, server, wish,
+                        site, built, launch, server, wish,
                         name=chosen, workspace=workspace, request=images.given(),
                     )  # fmt: skip
-                    return _start(engine, plan_for, wish, server, timeout_s=timeout_s)
+                    return _start(engine, plan_for, wish, server, timeout_s=timeout_s, via=via)
 
                 running, found = find_or_start(
                     engine,
@@ -225,6 +228,7 @@ def jupyter(
                     anew=fresh,
                     timeout_s=timeout_s,
                     start=start,
+                    via=via,
                 )
     _answer(running, chosen, found=found, asked_for_url=bool(url))
     if open_browser:
@@ -235,7 +239,7 @@ def jupyter(
 
 
 def _plan(
-    engine: ContainerEngine,
+    site: Site,
     image: ImageInfo,
     launch: LaunchFlags,
     server: ServerFlags,
@@ -252,7 +256,7 @@ def _plan(
         launch, image=image.tags[0] if image.tags else image.id, name=name, kind="jupyter",
         workspace=workspace, request={**server.given(), **request},
     )  # fmt: skip
-    facts = gather_facts(engine, image, workspace)
+    facts = gather_facts(site, image, workspace)
     return lambda port: plan_jupyter(container, facts, wish, host_port=port)
 
 
@@ -263,6 +267,7 @@ def _start(
     server: ServerFlags,
     *,
     timeout_s: float,
+    via: PortHere | None,
 ) -> RunningJupyter:
     from gpuenv.containers.facts import probe_port_free
     from gpuenv.jupyter import start_jupyter
@@ -279,6 +284,7 @@ def _start(
         else (lambda _: True),
         timeout_s=timeout_s,
         on_note=say,
+        via=via,
     )
 
 

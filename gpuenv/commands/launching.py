@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
     from gpuenv.commands.image import BuildFlags, ContentFlags, SourceFlags
     from gpuenv.commands.options import RequestFlags
+    from gpuenv.commands.site import Site
     from gpuenv.containers.identity import Kind
     from gpuenv.containers.mounts import Workspace
     from gpuenv.containers.plan import ContainerPlan, ContainerWish, LaunchFacts, Note
     from gpuenv.engine.protocol import ContainerEngine, ImageInfo, Mount
     from gpuenv.spec import Feature
+    from gpuenv.ssh.remote import RemoteHost
 
 _PANEL = "Container"
 _COMMAND_KEY = "gpuenv.command"
+_NOT_COMPARED = frozenset({"set_env", "workspace", "no_workspace", "remote_workspace", "sync"})
 
 GpusOption = Annotated[
     str | None,
@@ -76,6 +79,23 @@ WorkspaceOption = Annotated[
         "-w",
         metavar="FOLDER",
         help="Mounted at /workspace; the current folder by default.",
+        rich_help_panel=_PANEL,
+    ),
+]
+RemoteWorkspaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--remote-workspace",
+        metavar="FOLDER",
+        help="With --host: a folder of that host, mounted at /workspace.",
+        rich_help_panel=_PANEL,
+    ),
+]
+SyncOption = Annotated[
+    bool,
+    typer.Option(
+        "--sync",
+        help="With --host: copy the workspace there first, by rsync; nothing is ever deleted.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -155,8 +175,9 @@ EngineOption = Annotated[
     str | None,
     typer.Option(
         "--engine",
+        "--host",
         metavar="ADDRESS",
-        help="Engine to use: a socket, tcp://…, a Docker context, or private.",
+        help="Engine to use: a socket, ssh://user@host, tcp://…, a Docker context, or private.",
     ),
 ]
 
@@ -173,6 +194,8 @@ class LaunchFlags:
     shm_size: ShmOption = None
     workspace: WorkspaceOption = None
     no_workspace: NoWorkspaceOption = False
+    remote_workspace: RemoteWorkspaceOption = None
+    sync: SyncOption = False
     volume: VolumeOption = None
     no_caches: NoCachesOption = False
     publish: PublishOption = None
@@ -186,7 +209,7 @@ class LaunchFlags:
         texts: dict[str, str] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name in {"set_env", "workspace", "no_workspace"} or not value:
+            if item.name in _NOT_COMPARED or not value:
                 continue
             name = item.name.replace("_", "-")
             if isinstance(value, list):
@@ -293,19 +316,106 @@ def read_wish(
     )
 
 
-def gather_facts(
-    engine: ContainerEngine, image: ImageInfo, workspace: Workspace | None
-) -> LaunchFacts:
+def default_environment(flags: LaunchFlags) -> str:
+    """Return the name that an environment has where none is given: by its folder here."""
+    from gpuenv.containers.identity import default_name
+    from gpuenv.containers.mounts import find_workspace
+
+    if flags.no_workspace or flags.remote_workspace:
+        return default_name(Path.cwd())
+    return default_name(Path(find_workspace(flags.workspace, cwd=Path.cwd()).source))
+
+
+def read_workspace_at(
+    site: Site, flags: LaunchFlags, *, name: str, dry_run: bool = False
+) -> Workspace | None:
+    """Return the folder of the engine's host to mount, copied there first if it was asked for.
+
+    Args:
+        name: Of the environment; a copy has its own folder.
+        dry_run: Copy nothing.
+
+    Raises:
+        UsageError: It is asked for in two ways, or in one that is for another host.
+        WorkspaceError: There is no such folder.
+    """
+    from gpuenv.errors import UsageError
+
+    asked = [word for word, given in (
+        ("--remote-workspace", flags.remote_workspace), ("--sync", flags.sync),
+        ("--no-workspace", flags.no_workspace),
+    ) if given]  # fmt: skip
+    if len(asked) > 1:
+        raise UsageError(
+            f"{asked[0]} and {asked[1]} contradict each other", fix="leave one of them out"
+        )
+    if site.remote is None:
+        if flags.remote_workspace or flags.sync:
+            raise UsageError(
+                f"{asked[0]} is for another host",
+                why="the engine is on this one",
+                fix="add --host ssh://user@host, or use --workspace",
+            )
+        return read_workspace(flags)
+    if flags.remote_workspace is not None:
+        return _folder_there(site.remote, flags.remote_workspace)
+    if flags.sync:
+        return _copied_there(site.remote, flags, name=name, dry_run=dry_run)
+    if flags.workspace is not None:
+        raise UsageError(
+            "--workspace is a folder of this machine, and the engine is on another",
+            why=f"it would have to be on {site.remote.address.jump}",
+            fix="add --sync to copy it there, or give --remote-workspace FOLDER",
+        )
+    if not flags.no_workspace:
+        output.current().note(
+            "no workspace: --remote-workspace FOLDER mounts one of that host, --sync copies this "
+            "folder there"
+        )
+    return None
+
+
+def _folder_there(remote: RemoteHost, text: str) -> Workspace:
+    from gpuenv.containers.errors import WorkspaceError
+    from gpuenv.containers.mounts import Workspace
+
+    folder = text.rstrip("/") or "/"
+    if not folder.startswith("/"):
+        folder = f"{remote.facts.home}/{folder.removeprefix('~/')}"
+    if remote.folder_owner(folder) is None:
+        raise WorkspaceError(
+            f"there is no folder {folder} on {remote.address.jump}",
+            fix=f"make it: ssh {remote.address.jump} mkdir -p {folder}",
+        )
+    return Workspace(source=folder, explicit=True)
+
+
+def _copied_there(
+    remote: RemoteHost, flags: LaunchFlags, *, name: str, dry_run: bool
+) -> Workspace | None:
+    from gpuenv.containers.mounts import Workspace
+    from gpuenv.ssh.remote import synchronise
+
+    here = read_workspace(flags)
+    if here is None:
+        return None
+    there = f"{remote.facts.home}/gpuenv/{name}"
+    if not dry_run:
+        output.current().note(f"copying {here.source} to {remote.address.jump}:{there}")
+        synchronise(remote, Path(here.source), there)
+    return Workspace(source=there, explicit=True)
+
+
+def gather_facts(site: Site, image: ImageInfo, workspace: Workspace | None) -> LaunchFacts:
     """Ask host and engine what a plan needs to know."""
-    from gpuenv.containers.facts import probe_caller, probe_folder_owner
     from gpuenv.containers.identity import new_session
     from gpuenv.containers.lifecycle import list_environments, taken_gpus
     from gpuenv.containers.plan import LaunchFacts
     from gpuenv.host.gpu_inventory import GpuInventory, probe_inventory
 
-    caps = engine.capabilities
+    engine, caps = site.engine, site.engine.capabilities
     return LaunchFacts(
-        caller=probe_caller(os.environ),
+        caller=site.caller,
         capabilities=caps,
         image=image,
         session=new_session(),
@@ -313,9 +423,7 @@ def gather_facts(
         inventory=probe_inventory()
         if caps.local
         else GpuInventory(known=False, why="the engine is not on this host"),
-        workspace_owner=probe_folder_owner(Path(workspace.source))
-        if workspace is not None and caps.local
-        else None,
+        workspace_owner=None if workspace is None else site.folder_owner(workspace.source),
         taken_gpus=taken_gpus(list_environments(engine)),
     )
 

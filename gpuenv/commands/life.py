@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +14,9 @@ from gpuenv.commands.launching import DryRunOption, EngineOption, complete_envir
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gpuenv.containers.files import EnvironmentFiles
+    from gpuenv.commands.site import Site
     from gpuenv.containers.lifecycle import Environment
     from gpuenv.containers.usage import ContainerUse, UsageMeter
-    from gpuenv.engine.protocol import ContainerEngine
     from gpuenv.host.gpu_inventory import GpuUse
     from gpuenv.life import EnvironmentRow
 
@@ -49,15 +47,21 @@ def ps(
 
     Example: gpuenv ps --json
     """
-    from gpuenv.engine.connect import connect
+    from gpuenv.commands.site import open_site
     from gpuenv.life import describe, utc_now
 
     out = output.current()
-    with connect(engine_address) as engine:
-        found = _mine(engine, everybody=everybody)
+    with open_site(engine_address) as site:
+        found = _mine(site, everybody=everybody)
         if running:
             found = tuple(environment for environment in found if environment.running)
-        rows = describe(found, files_of=_files_of, owner=_owner(), now=utc_now())
+        rows = describe(
+            found,
+            files_of=site.files,
+            owner=site.caller.uid,
+            now=utc_now(),
+            port_here=None if site.remote is None else site.port_here,
+        )
     out.answer({"environments": [row.as_dict() for row in rows]}, human=lambda: _print_rows(rows))
 
 
@@ -79,8 +83,8 @@ def logs(
 
     Example: gpuenv logs train --tail 50
     """
+    from gpuenv.commands.site import open_site
     from gpuenv.containers.lifecycle import select_environments
-    from gpuenv.engine.connect import connect
     from gpuenv.errors import UsageError
 
     out = output.current()
@@ -90,8 +94,9 @@ def logs(
             why="the one JSON object is printed at the end, and there is none",
             fix="leave one of them out",
         )
-    with connect(engine_address) as engine:
-        environment, *others = select_environments(_mine(engine, everybody=True), name)
+    with open_site(engine_address) as site:
+        engine = site.engine
+        environment, *others = select_environments(_mine(site, everybody=True), name)
         for other in others:
             identity = other.identity
             out.note(
@@ -129,13 +134,15 @@ def stop(
 
     Example: gpuenv stop train --dry-run
     """
-    from gpuenv.engine.connect import connect
+    from gpuenv.commands.site import open_site
 
-    with connect(engine_address) as engine:
-        chosen = _chosen(engine, names, everything=everything)
+    with open_site(engine_address) as site:
+        engine = site.engine
+        chosen = _chosen(site, names, everything=everything)
         if not dry_run:
             for environment in chosen:
                 engine.stop(environment.container.id, timeout_s=timeout)
+                site.leave(environment.identity.name)
     _answer("stopped", chosen, dry_run=dry_run)
 
 
@@ -154,18 +161,26 @@ def start(
 
     Example: gpuenv start train --dry-run
     """
+    from gpuenv.commands.site import open_site
     from gpuenv.containers.limits import parse_duration
-    from gpuenv.engine.connect import connect
     from gpuenv.life import start_again
 
     timeout_s = parse_duration(ready_timeout, flag="--ready-timeout")
     urls: dict[str, str] = {}
-    with connect(engine_address) as engine:
-        chosen = _chosen(engine, names, everything=everything)
+    with open_site(engine_address) as site:
+        engine = site.engine
+        chosen = _chosen(site, names, everything=everything)
         for environment in () if dry_run else chosen:
-            files = _files_of(environment.identity.name)
+            files = site.files(environment.identity.name)
             with files.locked():
-                running = start_again(engine, environment, files, timeout_s=timeout_s)
+                running = start_again(
+                    engine,
+                    environment,
+                    files,
+                    timeout_s=timeout_s,
+                    via=site.via(environment.identity.name),
+                    connect=site.connect,
+                )
             if running is not None:
                 urls[environment.container.id] = running.url
     _answer("started", chosen, dry_run=dry_run, urls=urls)
@@ -187,17 +202,18 @@ def rm(
 
     Example: gpuenv rm train --dry-run
     """
-    from gpuenv.engine.connect import connect
+    from gpuenv.commands.site import open_site
     from gpuenv.life import remove
 
     removed: tuple[str, ...] = ()
-    with connect(engine_address) as engine:
-        mine = _mine(engine, everybody=False)
-        chosen = _chosen(engine, names, everything=everything)
+    with open_site(engine_address) as site:
+        engine = site.engine
+        mine = _mine(site, everybody=False)
+        chosen = _chosen(site, names, everything=everything)
         if chosen and not dry_run:
             _ask(chosen, volumes=volumes, yes=yes)
             removed = remove(
-                engine, chosen, mine, files_of=_files_of, owner=_owner(), volumes=volumes
+                engine, chosen, mine, files_of=site.files, owner=site.caller.uid, volumes=volumes
             ).volumes
     _answer("removed", chosen, dry_run=dry_run, volumes=removed)
 
@@ -217,8 +233,8 @@ def top(
     """
     import time
 
+    from gpuenv.commands.site import open_site
     from gpuenv.containers.usage import UsageMeter
-    from gpuenv.engine.connect import connect
     from gpuenv.errors import ConfigurationError
     from gpuenv.host.gpu_inventory import probe_gpu_use
 
@@ -229,41 +245,28 @@ def top(
             why="it may be 0.2 to 3600 seconds",
             fix="--interval 2",
         )
-    with connect(engine_address) as engine:
+    with open_site(engine_address) as site:
+        engine = site.engine
         meter = UsageMeter(engine, gpu_use=probe_gpu_use if engine.capabilities.local else None)
-        meter.read(_mine(engine, everybody=everybody))
+        meter.read(_mine(site, everybody=everybody))
         if once or out.json_mode:
             time.sleep(min(interval, 1.0))  # a rate needs two readings
-            uses, gpus = meter.read(_mine(engine, everybody=everybody))
+            uses, gpus = meter.read(_mine(site, everybody=everybody))
             out.answer(_use_data(uses, gpus), human=lambda: _print_uses(uses, gpus))
             return
-        _live(engine, meter, interval=interval, everybody=everybody)
+        _live(site, meter, interval=interval, everybody=everybody)
 
 
 # --- below the commands --------------------------------------------------------------------------
 
 
-def _owner() -> int:
-    from gpuenv.containers.facts import probe_caller
-
-    return probe_caller(os.environ).uid
-
-
-def _files_of(name: str) -> EnvironmentFiles:
-    from gpuenv.containers.files import EnvironmentFiles
-
-    return EnvironmentFiles.of(name, environ=os.environ)
-
-
-def _mine(engine: ContainerEngine, *, everybody: bool) -> tuple[Environment, ...]:
+def _mine(site: Site, *, everybody: bool) -> tuple[Environment, ...]:
     from gpuenv.containers.lifecycle import list_environments
 
-    return list_environments(engine, owner=None if everybody else _owner())
+    return list_environments(site.engine, owner=None if everybody else site.caller.uid)
 
 
-def _chosen(
-    engine: ContainerEngine, names: list[str] | None, *, everything: bool
-) -> tuple[Environment, ...]:
+def _chosen(site: Site, names: list[str] | None, *, everything: bool) -> tuple[Environment, ...]:
     from gpuenv.containers.lifecycle import select_environments
     from gpuenv.errors import UsageError
 
@@ -273,7 +276,7 @@ def _chosen(
             why="name one or several, or give --all for all of yours",
             fix="gpuenv ps lists them",
         )
-    mine = _mine(engine, everybody=False)
+    mine = _mine(site, everybody=False)
     if everything:
         return mine
     found = [one for name in names or () for one in select_environments(mine, name)]
@@ -443,7 +446,7 @@ def _print_uses(uses: tuple[ContainerUse, ...], gpus: GpuUse) -> None:
     out.table(_use_table(uses, gpus))
 
 
-def _live(engine: ContainerEngine, meter: UsageMeter, *, interval: float, everybody: bool) -> None:
+def _live(site: Site, meter: UsageMeter, *, interval: float, everybody: bool) -> None:
     """Draw the table again and again until Ctrl-C, which is how one leaves."""
     import time
 
@@ -453,7 +456,7 @@ def _live(engine: ContainerEngine, meter: UsageMeter, *, interval: float, everyb
     try:
         with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
             while True:
-                uses, gpus = meter.read(_mine(engine, everybody=everybody))
+                uses, gpus = meter.read(_mine(site, everybody=everybody))
                 live.update(_use_table(uses, gpus), refresh=True)
                 time.sleep(interval)
     except KeyboardInterrupt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +19,7 @@ from gpuenv.commands.launching import (
     LaunchFlags,
     gather_facts,
     read_wish,
-    read_workspace,
+    read_workspace_at,
     say,
     say_all,
     show_plan,
@@ -100,10 +100,10 @@ def run(
 
     Example: gpuenv run -- python -c "import torch; print(torch.__version__)"
     """
+    from gpuenv.commands.site import open_site
     from gpuenv.containers.foreground import Streams
-    from gpuenv.containers.identity import default_name, new_session, parse_name
+    from gpuenv.containers.identity import parse_name
     from gpuenv.containers.plan import Note
-    from gpuenv.engine.connect import connect
     from gpuenv.errors import UsageError
     from gpuenv.launch import plan_run, run_attached, run_detached
 
@@ -119,11 +119,7 @@ def run(
         matrix_file=matrix_file, features=(),
     )  # fmt: skip
     asked = images.given()
-    workspace = read_workspace(launch)
-    if name is None:
-        folder = "run" if workspace is None else workspace.source
-        name = f"{default_name(PurePath(folder))}-{new_session()[:4]}"
-    name = parse_name(name)
+    name = parse_name(name or _default_name(launch))
     wanted = _run_wish(
         words_after_dashes(ctx),
         entrypoint=entrypoint,
@@ -133,8 +129,10 @@ def run(
         detach=detach,
         keep=keep,
     )
-    with connect(how.engine) as engine:
+    with open_site(how.engine) as site:
+        engine = site.engine
         found = images.planned(engine) if dry_run else images.obtain(engine)
+        workspace = read_workspace_at(site, launch, name=name, dry_run=dry_run)
         wish = read_wish(
             launch,
             image=images.image or found.tags[0],
@@ -143,7 +141,7 @@ def run(
             workspace=workspace,
             request=asked,
         )
-        plan = plan_run(wish, gather_facts(engine, found, workspace), wanted)
+        plan = plan_run(wish, gather_facts(site, found, workspace), wanted)
         if dry_run:
             show_plan(engine, plan)
             return
@@ -170,6 +168,14 @@ def run(
         status="success" if result.exit_code == 0 else "error",
         exit_code=result.exit_code,
     )
+
+
+def _default_name(launch: LaunchFlags) -> str:
+    from gpuenv.containers.identity import default_name, new_session
+
+    folder = Path(launch.remote_workspace or launch.workspace or ".").expanduser()
+    source = "run" if launch.no_workspace else str(Path.cwd() / folder)
+    return f"{default_name(PurePath(source))}-{new_session()[:4]}"
 
 
 def _run_wish(

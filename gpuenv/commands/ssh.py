@@ -20,9 +20,10 @@ from gpuenv.commands.launching import (
     ImageFlags,
     LaunchFlags,
     complete_environment,
+    default_environment,
     gather_facts,
     read_wish,
-    read_workspace,
+    read_workspace_at,
     say,
     say_all,
     show_plan,
@@ -33,6 +34,7 @@ from gpuenv.commands.options import MatrixOption, RequestFlags
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuenv.commands.site import Site
     from gpuenv.containers.files import EnvironmentFiles
     from gpuenv.containers.mounts import Workspace
     from gpuenv.containers.plan import ContainerPlan
@@ -255,41 +257,47 @@ def ssh(
 
     Example: gpuenv ssh train --tmux --dry-run
     """
-    from gpuenv.containers.facts import probe_caller
+    from gpuenv.commands.site import open_site
     from gpuenv.containers.limits import parse_duration
-    from gpuenv.engine.connect import connect
 
     words = words_after_dashes(ctx)
-    workspace = None if keys.manage else read_workspace(launch)
-    chosen = _name(environment, name, workspace)
-    files = _files_of(chosen)
-    owner = probe_caller(os.environ).uid
+    chosen = _name(environment, name, launch)
     timeout_s = parse_duration(session.ready_timeout, flag="--ready-timeout")
     images = ImageFlags(
         request=request, content=content, sources=sources, how=how, image=image,
         matrix_file=matrix_file, features=("jupyter", "ssh"),
     )  # fmt: skip
     forwards = _forwards(session)
-    if keys.manage:
-        with connect(how.engine) as engine, files.locked():
-            _manage_keys(engine, files, keys, name=chosen, owner=owner)
-        return
-    with connect(how.engine) as engine:
+    with open_site(how.engine) as site:
+        files = site.files(chosen)
+        if keys.manage:
+            with files.locked():
+                _manage_keys(site.engine, files, keys, name=chosen, owner=site.caller.uid)
+            return
+        workspace = read_workspace_at(site, launch, name=chosen, dry_run=dry_run)
         if dry_run:
-            _show_plan(engine, images, launch, session, name=chosen, workspace=workspace)
+            _show_plan(site, images, launch, session, name=chosen, workspace=workspace)
             return
         with files.locked():
             mine, own = _own_keys(keys, files, chosen)
             running, found = _find_or_start(
-                engine, files, images, launch, session,
-                name=chosen, workspace=workspace, owner=owner, fresh=fresh, timeout_s=timeout_s,
+                site, files, images, launch, session,
+                name=chosen, workspace=workspace, fresh=fresh, timeout_s=timeout_s,
                 mine=tuple(key.public for key in mine),
             )  # fmt: skip
-            target = _keep(files, running, mine, session, name=chosen, only_these=own)
+            target = _keep(site, files, running, mine, session, name=chosen, only_these=own)
     if session.detach or (output.current().json_mode and not words):
         _answer(running, target, chosen, found=found)
         return
-    _run_session(running, target, chosen, words, session, forwards=forwards, found=found)
+    code = _run_session(running, target, words, session, forwards=forwards)
+    if launch.sync and workspace is not None:
+        _bring_back(how.engine, launch, workspace)
+    output.current().answer(
+        {**_data(running, target, chosen, found=found), "command_exit_code": code},
+        human=lambda: None,
+        status="success" if code == 0 else "error",
+        exit_code=code,
+    )
 
 
 def config_install() -> None:
@@ -373,8 +381,8 @@ def _warn_of_another_home(path: Path) -> None:
         output.current().warn(f"ssh itself reads {home / '.ssh' / 'config'}: HOME is another here")
 
 
-def _name(environment: str | None, name: str | None, workspace: Workspace | None) -> str:
-    from gpuenv.containers.identity import default_name, parse_name
+def _name(environment: str | None, name: str | None, launch: LaunchFlags) -> str:
+    from gpuenv.containers.identity import parse_name
     from gpuenv.errors import UsageError
 
     if environment and name and environment != name:
@@ -388,14 +396,7 @@ def _name(environment: str | None, name: str | None, workspace: Workspace | None
             why="gpuenv ssh config install, remove and show are commands",
             fix="choose another name",
         )
-    folder = Path.cwd() if workspace is None else Path(workspace.source)
-    return parse_name(chosen or default_name(folder))
-
-
-def _files_of(name: str) -> EnvironmentFiles:
-    from gpuenv.containers.files import EnvironmentFiles
-
-    return EnvironmentFiles.of(name, environ=os.environ)
+    return parse_name(chosen or default_environment(launch))
 
 
 def _forwards(session: SessionFlags) -> tuple[tuple[int, int], ...]:
@@ -426,7 +427,7 @@ def _own_keys(
 
 
 def _find_or_start(
-    engine: ContainerEngine,
+    site: Site,
     files: EnvironmentFiles,
     images: ImageFlags,
     launch: LaunchFlags,
@@ -434,12 +435,13 @@ def _find_or_start(
     *,
     name: str,
     workspace: Workspace | None,
-    owner: int,
     fresh: bool,
     timeout_s: float,
     mine: tuple[PublicKey, ...],
 ) -> tuple[RunningSsh, bool]:
     from gpuenv.ssh.environment import admit, find_or_start, make_host_key
+
+    engine = site.engine
 
     def start() -> RunningSsh:
         from gpuenv.ssh.environment import SshWish
@@ -452,27 +454,28 @@ def _find_or_start(
             x11_forwarding=session.forward_x11,
         )
         plan_for = _plan(
-            engine, built, launch, session, wish,
+            site, built, launch, session, wish,
             name=name, workspace=workspace, request=images.given(),
         )  # fmt: skip
-        return _start(engine, plan_for, wish, session, timeout_s=timeout_s)
+        return _start(site, plan_for, wish, session, timeout_s=timeout_s)
 
     return find_or_start(
         engine,
         files,
         name=name,
-        owner=owner,
+        owner=site.caller.uid,
         asked={**launch.given(), **session.given(), **images.given()},
         image_id=images.obtain(engine).id if images.given() else None,
         anew=fresh,
         timeout_s=timeout_s,
         mine=mine,
         start=start,
+        reach=site.connect,
     )
 
 
 def _plan(
-    engine: ContainerEngine,
+    site: Site,
     image: ImageInfo,
     launch: LaunchFlags,
     session: SessionFlags,
@@ -489,12 +492,12 @@ def _plan(
         launch, image=image.tags[0] if image.tags else image.id, name=name, kind="ssh",
         workspace=workspace, request={**session.given(), **request},
     )  # fmt: skip
-    facts = gather_facts(engine, image, workspace)
+    facts = gather_facts(site, image, workspace)
     return lambda port: plan_ssh(container, facts, wish, host_port=port)
 
 
 def _start(
-    engine: ContainerEngine,
+    site: Site,
     plan_for: Callable[[int], ContainerPlan],
     wish: SshWish,
     session: SessionFlags,
@@ -507,18 +510,19 @@ def _start(
     port = _first_port(session)
     say_all(plan_for(port).notes)
     return start_ssh(
-        engine,
+        site.engine,
         plan_for,
         wish,
         first_port=port,
-        port_free=probe_port_free if engine.capabilities.local else (lambda _: True),
+        port_free=probe_port_free if site.engine.capabilities.local else (lambda _: True),
         timeout_s=timeout_s,
         on_note=say,
+        reach=site.connect,
     )
 
 
 def _show_plan(
-    engine: ContainerEngine,
+    site: Site,
     images: ImageFlags,
     launch: LaunchFlags,
     session: SessionFlags,
@@ -536,10 +540,10 @@ def _show_plan(
         x11_forwarding=session.forward_x11,
     )
     plan_for = _plan(
-        engine, images.planned(engine), launch, session, wish,
+        site, images.planned(site.engine), launch, session, wish,
         name=name, workspace=workspace, request=images.given(),
     )  # fmt: skip
-    show_plan(engine, plan_for(_first_port(session)))
+    show_plan(site.engine, plan_for(_first_port(session)))
 
 
 def _first_port(session: SessionFlags) -> int:
@@ -550,6 +554,7 @@ def _first_port(session: SessionFlags) -> int:
 
 
 def _keep(
+    site: Site,
     files: EnvironmentFiles,
     running: RunningSsh,
     mine: tuple[UserKey, ...],
@@ -563,10 +568,11 @@ def _keep(
     from gpuenv.ssh.known_hosts import known_hosts_path
 
     target = Target(
-        alias=alias_of(name),
+        alias=alias_of(name, site.alias_place),
         host=running.host,
         port=running.port,
         known_hosts=known_hosts_path(os.environ),
+        jump=site.jump,
         identities=tuple(key.identity.absolute() for key in mine if key.identity is not None),
         only_these=only_these,
         forward_agent=session.forward_agent,
@@ -579,14 +585,12 @@ def _keep(
 def _run_session(
     running: RunningSsh,
     target: Target,
-    name: str,
     words: tuple[str, ...],
     session: SessionFlags,
     *,
     forwards: tuple[tuple[int, int], ...],
-    found: bool,
-) -> None:
-    """Hand the terminal to ``ssh`` and end with the exit code of what ran."""
+) -> int:
+    """Hand the terminal to ``ssh`` and return the exit code of what ran."""
     from gpuenv.process import ProgramNotFoundError, run_in_terminal
     from gpuenv.ssh.client import command_line, session_line, ssh_arguments
 
@@ -608,15 +612,10 @@ def _run_session(
         from gpuenv.ssh.fallback import run_session
 
         out.note("there is no ssh program here, so gpuenv speaks it itself")
-        code = run_session(target, running.host_key, line, tty=terminal and not words)
-    if code == _SSH_FAILED:
+        return run_session(target, running.host_key, line, tty=terminal and not words)
+    if code == _SSH_FAILED and target.jump is None:
         _explain(running)
-    out.answer(
-        {**_data(running, target, name, found=found), "command_exit_code": code},
-        human=lambda: None,
-        status="success" if code == 0 else "error",
-        exit_code=code,
-    )
+    return code
 
 
 def _explain(running: RunningSsh) -> None:
@@ -630,6 +629,19 @@ def _explain(running: RunningSsh) -> None:
     missing = probe_host_key(lambda: connect_tcp(running.host, running.port), running.host_key)
     if missing:
         output.current().warn(f"the environment does not answer any more: {missing}")
+
+
+def _bring_back(address: str | None, launch: LaunchFlags, workspace: Workspace) -> None:
+    """Copy what is newer there back into the workspace here; nothing is deleted."""
+    from gpuenv.commands.site import open_site
+    from gpuenv.containers.mounts import find_workspace
+    from gpuenv.ssh.remote import synchronise
+
+    here = find_workspace(launch.workspace, cwd=Path.cwd())
+    with open_site(address) as site:
+        if site.remote is not None:
+            output.current().note(f"copying what is newer there back to {here.source}")
+            synchronise(site.remote, Path(here.source), workspace.source, back=True)
 
 
 def _manage_keys(

@@ -1,0 +1,132 @@
+"""Where a command works: the engine, here or on another host, and who we are there."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator
+
+    from gpuenv.containers.facts import Caller, FolderOwner
+    from gpuenv.containers.files import EnvironmentFiles
+    from gpuenv.engine.protocol import ContainerEngine
+    from gpuenv.ssh.remote import RemoteHost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """An engine and who we are on its host.
+
+    Attributes:
+        caller: By the numbers that the engine's host knows us under.
+        remote: The host, where it is not this one.
+    """
+
+    engine: ContainerEngine
+    caller: Caller
+    remote: RemoteHost | None = None
+
+    @property
+    def place(self) -> str:
+        """What tells environments there from those here, empty for here."""
+        return "" if self.remote is None else self.remote.address.place
+
+    @property
+    def alias_place(self) -> str:
+        """The host as it stands in the alias of an environment there, empty for here."""
+        import re
+
+        host = "" if self.remote is None else self.remote.address.host
+        return re.sub(r"[^A-Za-z0-9.-]", "-", host)
+
+    @property
+    def jump(self) -> str | None:
+        """The host as ``ProxyJump`` takes it, ``None`` for here."""
+        return None if self.remote is None else self.remote.address.jump
+
+    def via(self, name: str) -> Callable[[int], int] | None:
+        """Return what makes a port of the engine's host one of this host, ``None`` for here.
+
+        The way stays open when the command has ended.
+        """
+        if self.remote is None:
+            return None
+        from gpuenv.ssh.tunnel import keep_tunnel
+
+        files, url = self.files(name), self.remote.address.url
+        return lambda there: keep_tunnel(files, url=url, there=there, environ=os.environ)
+
+    def leave(self, name: str) -> None:
+        """Close the way to an environment elsewhere."""
+        if self.remote is not None:
+            from gpuenv.ssh.tunnel import end_tunnel
+
+            end_tunnel(self.files(name))
+
+    def port_here(self, name: str, there: int) -> int | None:
+        """Return the port of this host that leads to one there, ``None`` if none does now."""
+        from gpuenv.ssh.tunnel import open_tunnel
+
+        tunnel = open_tunnel(self.files(name))
+        return tunnel.here if tunnel is not None and tunnel.there == there else None
+
+    def files(self, name: str) -> EnvironmentFiles:
+        """Return the private folder of an environment there."""
+        from gpuenv.containers.files import EnvironmentFiles
+
+        return EnvironmentFiles.of(name, environ=os.environ, place=self.place)
+
+    def connect(self, host: str, port: int) -> socket.socket:
+        """Open a connection to a port of the engine's host.
+
+        Raises:
+            OSError: Nobody listens there.
+        """
+        from gpuenv.ssh.host_key import connect_tcp
+
+        return connect_tcp(host, port) if self.remote is None else self.remote.connect(host, port)
+
+    def folder_owner(self, path: str) -> FolderOwner | None:
+        """Return whose a folder of the engine's host is, ``None`` where that cannot be told."""
+        from gpuenv.containers.facts import probe_folder_owner
+
+        if self.remote is not None:
+            return self.remote.folder_owner(path)
+        return probe_folder_owner(Path(path)) if self.engine.capabilities.local else None
+
+
+@contextmanager
+def open_site(address: str | None) -> Iterator[Site]:
+    """Connect to the engine the user means, through SSH where it is on another host."""
+    from gpuenv.containers.facts import probe_caller
+    from gpuenv.engine.connect import connect
+    from gpuenv.ssh.remote import open_remote
+
+    opened: list[RemoteHost] = []
+
+    def transport(url: str) -> RemoteHost:
+        opened.append(open_remote(url))
+        return opened[-1]
+
+    with connect(address or configured_host(), transport=transport) as engine:
+        remote = opened[-1] if opened else None
+        yield Site(
+            engine=engine,
+            caller=probe_caller(os.environ) if remote is None else remote.facts.caller,
+            remote=remote,
+        )
+
+
+def configured_host() -> str | None:
+    """Return the engine that ``gpuenv.toml`` names, where no variable names one."""
+    from gpuenv.config import load_config
+
+    if any(os.environ.get(name) for name in ("GPUENV_ENGINE", "DOCKER_HOST", "DOCKER_CONTEXT")):
+        return None
+    setting = load_config(Path.cwd(), os.environ).text("host", None, os.environ)
+    return None if setting is None else setting.text
