@@ -134,6 +134,7 @@ def find_or_build(
     if not order.no_cache and (image := find_by_plan(engine, plan)):
         return image
     check_disk(plan, engine.free_bytes())
+    shop.tell.note(f"building {plan.ref}, which the next call finds")
     return run_build(plan, engine, on_event, no_cache=order.no_cache)
 
 

@@ -205,6 +205,7 @@ def jupyter(
         with files.locked():
             if rotate:
                 rotate_token(engine, files, name=chosen, owner=owner)
+                output.current().note("the token is another one now; the old one opens nothing")
             if url or rotate:
                 running, found = show_again(engine, files, name=chosen, owner=owner, via=via), True
             else:
@@ -230,7 +231,7 @@ def jupyter(
                     start=start,
                     via=via,
                 )
-    _answer(running, chosen, found=found, asked_for_url=bool(url))
+    _answer(running, chosen, found=found, asked_for_url=bool(url) or rotate)
     if open_browser:
         import webbrowser
 

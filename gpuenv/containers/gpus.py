@@ -188,9 +188,7 @@ def _without_gpu(wish: GpuWish, why: str, *, require: bool) -> GpuPlan:
             why=reason,
             fix="leave out --require-gpu to run on the CPU; gpuenv doctor looks for the cause",
         )
-    return GpuPlan(
-        request=None, note=f"no GPU found, so on the CPU ({reason})", warn=wish != "auto"
-    )
+    return GpuPlan(request=None, note=f"no GPU found, so on the CPU: {reason}", warn=wish != "auto")
 
 
 def _least_used(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuenv.host.nvml import explain_nvml_error
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -134,7 +136,7 @@ def _session(nvml: Any) -> Iterator[tuple[Any, str]]:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        yield None, f"NVML: {error}"
+        yield None, explain_nvml_error(error)
         return
     try:
         yield nvml, ""

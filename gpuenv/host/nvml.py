@@ -52,7 +52,7 @@ def probe_host_gpus(nvml: Nvml | None = None) -> HostGpus:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return HostGpus(found_via=_reason(error))
+        return HostGpus(found_via=explain_nvml_error(error))
     try:
         return _ask(nvml)
     finally:
@@ -65,7 +65,7 @@ def _ask(nvml: Nvml) -> HostGpus:
         driver = _parse_driver(_text(nvml.nvmlSystemGetDriverVersion()))
         count = nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
-        return HostGpus(found_via=_reason(error))
+        return HostGpus(found_via=explain_nvml_error(error))
     gpus: list[GpuTarget] = []
     silent: list[str] = []
     for index in range(count):
@@ -83,7 +83,7 @@ def _ask(nvml: Nvml) -> HostGpus:
     return HostGpus(driver_release=driver, gpus=tuple(gpus), found_via=found_via)
 
 
-def _reason(error: Exception) -> str:
+def explain_nvml_error(error: Exception) -> str:
     """Say what an NVML error means for someone who asked for nothing in particular.
 
     NVML's own words for it are kept: ``Driver Not Loaded``, ``NVML Shared Library Not Found``.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuenv.host.gpu_inventory import probe_inventory
 from gpuenv.host.nvml import probe_host_gpus
 from gpuenv.versions import ComputeCapability, DriverRelease
 
@@ -89,6 +90,7 @@ def test_a_silent_nvml_is_a_reason_not_an_exception(error: FakeNvmlError, expect
     assert host.gpus == ()
     assert host.driver_release is None
     assert expected in host.found_via
+    assert expected in probe_inventory(FakeNvml(init=error)).why
 
 
 def test_a_driver_without_gpus_is_told_apart_from_no_driver() -> None:
