@@ -7,6 +7,7 @@ capability is missing the test is skipped with that reason, or fails with ``GPUE
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -19,6 +20,15 @@ pytest_plugins = ["tests.engine_fixtures", "tests.launch_fixtures"]
 TESTS = Path(__file__).parent
 REPOSITORY = TESTS.parent
 _OFFLINE_TREES = ("unit", "golden")
+
+
+def pytest_configure() -> None:
+    """Let programs that tests start be interrupted, also where we ourselves run in the background.
+
+    A shell starts background jobs with SIGINT ignored, and what is ignored stays so in children;
+    what has a handler is reset to the default in them.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def missing(capability: str) -> NoReturn:

@@ -107,7 +107,7 @@ def test_planning_changes_nothing_on_the_engine(tmp_path: Path) -> None:
 
 def test_a_base_on_a_registry_is_pulled_before_the_build(tmp_path: Path) -> None:
     engine = FakeEngine()
-    ubuntu = ImageInfo(id="sha256:u", tags=(), digests=(), size_bytes=0, labels={})
+    ubuntu = ImageInfo(id="sha256:" + 64 * "a", tags=(), digests=(), size_bytes=0, labels={})
     engine.registry["ubuntu:24.04"] = ubuntu
     plan = plan_order(CPU, shop(tmp_path, engine, "3.12"), get_base=True)
     assert plan.spec.environment.base_image == "ubuntu:24.04"
