@@ -20,6 +20,8 @@ from tests.torch_runner import TorchProbes
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.cuda
+
 _PYTHON = os.environ.get("GPUENV_TEST_TORCH_CUDA", "")
 
 
@@ -34,7 +36,6 @@ def cuda_torch() -> TorchProbes:
 
 
 @pytest.mark.slow
-@pytest.mark.cuda
 @pytest.mark.parametrize(
     ("code", "suspect"),
     [

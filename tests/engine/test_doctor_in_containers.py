@@ -193,7 +193,13 @@ def test_a_gpu_closed_by_its_mode(patient: Patient, python_image: str, driver: P
 def test_memlock_where_there_is_infiniband(
     patient: Patient, python_image: str, tmp_path: Path
 ) -> None:
-    for name, text in (("state", "4: ACTIVE"), ("phys_state", "5: LinkUp"), ("rate", "400 Gb/s")):
+    files = {
+        "state": "4: ACTIVE",
+        "phys_state": "5: LinkUp",
+        "rate": "400 Gb/s",
+        "link_layer": "InfiniBand",
+    }
+    for name, text in files.items():
         place = tmp_path / "class/infiniband/mlx5_0/ports/1" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text + "\n")

@@ -1,7 +1,5 @@
-FROM nvidia/cuda:12.6.3-devel-ubuntu24.04 AS base
+FROM nvidia/cuda:12.6.3-devel-ubuntu24.04 AS system
 ENV LANG=C.UTF-8
-
-FROM base AS system
 RUN --mount=type=cache,id=gpuenv-apt-faf512d7936e,target=/run/gpuenv/apt,sharing=locked \
     : 'system packages, and the user dev'; \
     set -eu; \
@@ -41,7 +39,8 @@ RUN --mount=type=cache,id=gpuenv-apt-faf512d7936e,target=/run/gpuenv/apt,sharing
     chmod -R g=u /home/dev
 
 # The installer, which runs beside the image and is not in it.
-FROM base AS uv
+FROM nvidia/cuda:12.6.3-devel-ubuntu24.04 AS uv
+ENV LANG=C.UTF-8
 RUN --mount=type=cache,id=gpuenv-apt-faf512d7936e-uv,target=/run/gpuenv/apt,sharing=locked \
     : 'the installer'; \
     set -eu; \

@@ -1,7 +1,5 @@
-FROM debian:trixie-slim AS base
+FROM debian:trixie-slim AS system
 ENV LANG=C.UTF-8
-
-FROM base AS system
 RUN --mount=type=cache,id=gpuenv-apt-ab85fdb48330,target=/run/gpuenv/apt,sharing=locked \
     : 'system packages, and the user dev'; \
     set -eu; \
@@ -61,7 +59,8 @@ RUN --mount=type=cache,id=gpuenv-apt-ab85fdb48330,target=/run/gpuenv/apt,sharing
     chmod -R g=u /home/dev
 
 # The installer, which runs beside the image and is not in it.
-FROM base AS uv
+FROM debian:trixie-slim AS uv
+ENV LANG=C.UTF-8
 RUN --mount=type=cache,id=gpuenv-apt-ab85fdb48330-uv,target=/run/gpuenv/apt,sharing=locked \
     : 'the installer'; \
     set -eu; \

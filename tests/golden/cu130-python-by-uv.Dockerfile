@@ -1,7 +1,5 @@
-FROM debian:bookworm-slim AS base
+FROM debian:bookworm-slim AS system
 ENV LANG=C.UTF-8
-
-FROM base AS system
 RUN --mount=type=cache,id=gpuenv-apt-12f2bc40491f,target=/run/gpuenv/apt,sharing=locked \
     : 'system packages, and the user dev'; \
     set -eu; \
@@ -59,7 +57,8 @@ RUN --mount=type=cache,id=gpuenv-apt-12f2bc40491f,target=/run/gpuenv/apt,sharing
     chmod -R g=u /home/dev
 
 # The installer, which runs beside the image and is not in it.
-FROM base AS uv
+FROM debian:bookworm-slim AS uv
+ENV LANG=C.UTF-8
 RUN --mount=type=cache,id=gpuenv-apt-12f2bc40491f-uv,target=/run/gpuenv/apt,sharing=locked \
     : 'the installer'; \
     set -eu; \
