@@ -21,7 +21,9 @@ from gpuenv.engine.base_image import make_base_image, plan_base_image
 from gpuenv.engine.connect import connect
 from gpuenv.host.apt_sources import load_apt_sources
 
-TORCH, CUDA = "2.14.1", "13.0"
+# A row that is the default of PyPI, so that plain pip installs the same.
+TORCH = os.environ.get("GPUENV_BENCH_TORCH", "2.10.0")
+CUDA = os.environ.get("GPUENV_BENCH_CUDA", "12.8")
 PACKAGES = ("jupyterlab", "einops")
 GPUENV = str(Path(sys.executable).with_name("gpuenv"))
 
@@ -173,7 +175,7 @@ def main() -> None:
         + f"\n\n{table(again, baseline=again[0].name)}\n"
         + f"\nLayers of gpuenv's image:\n\n{ours}\n\nLayers of the other:\n\n{theirs}\n"
     )
-    write_section("build", "Builds", body)
+    write_section(f"build-{CUDA}", f"Builds, CUDA {CUDA}", body)
 
 
 if __name__ == "__main__":

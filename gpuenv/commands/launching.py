@@ -171,15 +171,6 @@ NetworkOption = Annotated[
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done and do nothing.")
 ]
-EngineOption = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        "--host",
-        metavar="ADDRESS",
-        help="Engine to use: a socket, ssh://user@host, tcp://…, a Docker context, or private.",
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,8 @@ import typer
 
 from gpuenv import output
 from gpuenv.commands import command
-from gpuenv.commands.launching import DryRunOption, EngineOption, complete_environment
+from gpuenv.commands.image import EngineOption
+from gpuenv.commands.launching import DryRunOption, complete_environment
 
 if TYPE_CHECKING:
     from rich.table import Table
