@@ -90,6 +90,7 @@ EngineOption = Annotated[
     str | None,
     typer.Option(
         "--engine",
+        "--host",
         envvar="GPUENV_ENGINE",
         metavar="ADDRESS",
         help="The engine for --image and --container: unix:///..., ssh://host.",

@@ -216,6 +216,7 @@ def rm(
             removed = remove(
                 engine, chosen, mine, files_of=site.files, owner=site.caller.uid, volumes=volumes
             ).volumes
+            site.forget({one.identity.name for one in chosen if one.identity.kind == "ssh"})
     _answer("removed", chosen, dry_run=dry_run, volumes=removed)
 
 

@@ -68,6 +68,15 @@ class Site:
 
             end_tunnel(self.files(name))
 
+    def forget(self, names: set[str]) -> None:
+        """Forget the host keys of environments that are gone, where no other of the name is."""
+        from gpuenv.ssh.access import forget_access
+        from gpuenv.ssh.client import alias_of
+
+        for name in names:
+            if not self.files(name).folder.exists():
+                forget_access(os.environ, alias_of(name, self.alias_place))
+
     def port_here(self, name: str, there: int) -> int | None:
         """Return the port of this host that leads to one there, ``None`` if none does now."""
         from gpuenv.ssh.tunnel import open_tunnel

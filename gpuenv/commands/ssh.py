@@ -278,15 +278,16 @@ def ssh(
         if dry_run:
             _show_plan(site, images, launch, session, name=chosen, workspace=workspace)
             return
+        lets_in = not session.detach and (bool(words) or not output.current().json_mode)
         with files.locked():
             mine, own = _own_keys(keys, files, chosen)
             running, found = _find_or_start(
                 site, files, images, launch, session,
                 name=chosen, workspace=workspace, fresh=fresh, timeout_s=timeout_s,
-                mine=tuple(key.public for key in mine),
+                mine=tuple(key.public for key in mine), ask=not lets_in,
             )  # fmt: skip
             target = _keep(site, files, running, mine, session, name=chosen, only_these=own)
-    if session.detach or (output.current().json_mode and not words):
+    if not lets_in:
         _answer(running, target, chosen, found=found)
         return
     code = _run_session(running, target, words, session, forwards=forwards)
@@ -438,6 +439,7 @@ def _find_or_start(
     fresh: bool,
     timeout_s: float,
     mine: tuple[PublicKey, ...],
+    ask: bool,
 ) -> tuple[RunningSsh, bool]:
     from gpuenv.ssh.environment import admit, find_or_start, make_host_key
 
@@ -470,6 +472,7 @@ def _find_or_start(
         timeout_s=timeout_s,
         mine=mine,
         start=start,
+        ask=ask,
         reach=site.connect,
     )
 

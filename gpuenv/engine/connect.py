@@ -10,11 +10,13 @@ started. No ``docker`` program is needed.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import math
 import os
 import socket
 import stat
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -354,6 +356,7 @@ def _handshake(
     on_close: Callable[[], None] | None,
     timeout_s: float,
 ) -> ContainerEngine:
+    _import_sdk()
     from docker import APIClient
     from docker.errors import DockerException
 
@@ -402,6 +405,22 @@ def _handshake(
         on_close=on_close,
         capabilities=capabilities,
     )
+
+
+def _import_sdk() -> None:
+    """Import the SDK without paramiko, which takes half of the time.
+
+    It wants it for a transport of its own that is not used here, and does without where it is not
+    installed.
+    """
+    if "docker" in sys.modules or "paramiko" in sys.modules:
+        return
+    modules: Any = sys.modules
+    modules["paramiko"] = None  # which stands for "not installed"
+    try:
+        importlib.import_module("docker")
+    finally:
+        del modules["paramiko"]
 
 
 def _agree_on_api(version: Mapping[str, Any], url: str) -> EngineVersion:

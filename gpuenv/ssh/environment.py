@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from importlib import import_module
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from gpuenv.containers.errors import ContainerEndedError, EnvironmentDiffersError
@@ -334,6 +336,8 @@ def start_ssh(
         LaunchFailedError: In one of its kinds.
     """
     session = plan_for(first_port).identity.session
+    # The engine is waited for meanwhile, and this takes as long as a start.
+    Thread(target=import_module, args=("paramiko",), daemon=True).start()
     with removing_on_failure(engine, session):
         try:
             info, _ = start_on_free_port(
@@ -379,6 +383,7 @@ def find_or_start(
     timeout_s: float,
     mine: tuple[PublicKey, ...],
     start: Callable[[], RunningSsh],
+    ask: bool = True,
     reach: Callable[[str, int], socket.socket] = connect_tcp,
 ) -> tuple[RunningSsh, bool]:
     """Return the server of an environment, and whether it was there; a stopped one goes on.
@@ -389,6 +394,7 @@ def find_or_start(
         anew: End and remove the one that is there.
         mine: The caller's keys, which are let in if they were not yet.
         start: Makes a new one.
+        ask: Ask one that runs who it is; not needed where a client follows that does so itself.
 
     Raises:
         EnvironmentDiffersError: It is there and not as asked.
@@ -416,7 +422,8 @@ def find_or_start(
     if everybody != before:
         put_keys(engine, info.id, everybody)
     running = _published(info, known_host_key(engine, files, existing))
-    wait_until_answers(engine, running, timeout_s=timeout_s, reach=reach)
+    if ask or not existing.running:
+        wait_until_answers(engine, running, timeout_s=timeout_s, reach=reach)
     return running, existing.running
 
 

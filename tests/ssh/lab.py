@@ -156,7 +156,8 @@ def _make_client(made: Lab) -> None:
     (made.root / "config").write_text(
         f"Host gpu01\n  HostName {made.address}\n  User root\n"
         f"Host closed\n  HostName {made.address}\n  Port 1\n"
-        f"Host nobody\n  HostName {made.address}\n  User nobody\n  IdentitiesOnly yes\n"
+        f"Host nokey\n  HostName {made.address}\n  User root\n  PubkeyAuthentication no\n"
+        f"Host noshell\n  HostName {made.address}\n  User nobody\n"
         f"Host *\n  UserKnownHostsFile {made.known_hosts}\n  IdentityFile {made.root}/userkey\n"
         "  StrictHostKeyChecking yes\n"
     )

@@ -194,7 +194,8 @@ def test_synchronising_deletes_nothing(laptop: Laptop) -> None:
     [
         ("ssh://no-such-host.invalid", "remote-name"),
         ("ssh://closed", "remote-network"),
-        ("ssh://nobody", "remote-authentication"),
+        ("ssh://nokey", "remote-authentication"),
+        ("ssh://noshell", "remote-failed"),
         ("ssh://gpu01/no/such/docker.sock", "remote-no-engine"),
         ("ssh://-oProxyCommand=id", "configuration"),
     ],
