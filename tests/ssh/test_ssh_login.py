@@ -118,8 +118,13 @@ def test_a_forwarded_port_reaches_a_server_inside(seat: Seat) -> None:
         assert process.wait(20) == 0
 
 
-def in_terminal(seat: Seat, typed: bytes, *words: str) -> tuple[int, bytes]:
-    """Run ``gpuenv ssh`` in a terminal of its own and type something."""
+def in_terminal(seat: Seat, typed: bytes, *words: str, once_seen: bytes = b"") -> tuple[int, bytes]:
+    """Run ``gpuenv ssh`` in a terminal of its own and type something.
+
+    Args:
+        once_seen: Typed only when this was printed: keys that mean something to a terminal, such as
+            Ctrl-C, must not come before the other side has it.
+    """
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "gpuenv", "ssh", seat.name, *words],
@@ -132,6 +137,7 @@ def in_terminal(seat: Seat, typed: bytes, *words: str) -> tuple[int, bytes]:
     )
     os.close(follower)
     seen = bytearray()
+    ready = threading.Event()
 
     def read() -> None:
         while True:
@@ -142,9 +148,13 @@ def in_terminal(seat: Seat, typed: bytes, *words: str) -> tuple[int, bytes]:
             if not piece:
                 return
             seen.extend(piece)
+            if once_seen in seen:
+                ready.set()
 
     reader = threading.Thread(target=read)
     reader.start()
+    if once_seen:
+        assert ready.wait(60), bytes(seen)
     os.write(leader, typed)
     code = process.wait(60)
     reader.join(20)
@@ -178,7 +188,7 @@ def test_training_in_tmux_goes_on_when_the_client_is_killed(seat: Seat) -> None:
     first = int(seat.inside(f"{_COUNT}; echo $n"))
     seat.inside(f"{_COUNT}; until [ $n -gt {first} ]; do sleep 0.1; {_COUNT}; done")
     assert "gpuenv:" in seat.inside("tmux list-sessions")
-    code, seen = in_terminal(seat, b"\x03\x02d", "--tmux")
+    code, seen = in_terminal(seat, b"\x03\x02d", "--tmux", once_seen=b"[gpuenv")
     assert b"[detached" in seen or b"[exited]" in seen
     assert code == 0
     seat.inside("kill $(cat /tmp/counter.pid) 2>/dev/null; tmux kill-server 2>/dev/null; true")
