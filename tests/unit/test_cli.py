@@ -113,8 +113,9 @@ def test_the_version_is_one_json_object_when_asked_so(capsys: pytest.CaptureFixt
 def test_a_width_of_no_use_does_not_lose_the_table(
     columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    assert main(["matrix", "list", "--torch", "2.9", "--cuda", "cpu"]) == 0
+    with monkeypatch.context() as patch:  # undone before pytest itself asks how wide we are
+        patch.setenv("COLUMNS", columns)
+        assert main(["matrix", "list", "--torch", "2.9", "--cuda", "cpu"]) == 0
     assert "2.9.1" in capsys.readouterr().out
 
 
