@@ -64,7 +64,7 @@ def test_the_image_is_what_the_row_promised(built: Answer, name: str) -> None:
 
 
 def test_the_labels_tell_the_whole_spec(built: Answer, session_engine: ContainerEngine) -> None:
-    image = session_engine.image(built.data["image_ref"])
+    image = session_engine.image(built.data["image_id"])
     assert image is not None
     assert json.loads(image.labels["org.gpuenv.spec"]) == built.data["spec"]
     assert (
@@ -90,9 +90,10 @@ def test_the_same_request_finds_the_image_and_builds_nothing(
 
 
 def test_one_more_package_leaves_the_torch_layers_alone(
-    gpuenv: Gpuenv, built: Answer, name: str, session_engine: ContainerEngine
+    gpuenv: Gpuenv, built: Answer, session_engine: ContainerEngine
 ) -> None:
-    more = gpuenv("build", *CPU, "--name", name, "--pip", "einops")
+    # A name of its own: the other tests of this file look their image up by its name.
+    more = gpuenv("build", *CPU, "--name", gpuenv.image_name(), "--pip", "einops")
     assert more.exit_code == 0, more.envelope
     before = session_engine.image(built.data["image_id"])
     after = session_engine.image(more.data["image_id"])
