@@ -19,14 +19,14 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
 
-from gpuenv.containers.errors import ContainerEndedError, EnvironmentDiffersError
+from gpuenv.containers.errors import ContainerEndedError
 from gpuenv.containers.files import new_token
-from gpuenv.containers.identity import differences
 from gpuenv.containers.lifecycle import (
     find_environment,
     list_environments,
     remove_environment,
     removing_on_failure,
+    require_as_asked,
     select_environments,
     start_on_free_port,
     start_stopped,
@@ -366,16 +366,7 @@ def find_or_start(
     if anew:
         remove_environment(engine, existing)
         return start(), False
-    unlike = differences(asked, existing.identity.request)
-    if image_id is not None and image_id != existing.container.image_id:
-        unlike = (*unlike, "the image of this request is another one by now")
-    if unlike:
-        state = "runs" if existing.running else "is there"
-        raise EnvironmentDiffersError(
-            f"{name} {state} already, and not as asked",
-            why="\n".join(unlike),
-            fix="leave those flags out to use it, or give --replace, or another --name",
-        )
+    require_as_asked(existing, asked, image_id=image_id)
     info = existing.container
     if not existing.running:
         info = start_stopped(engine, existing)

@@ -11,18 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 from gpuenv.containers.errors import (
     EnvironmentAmbiguousError,
+    EnvironmentDiffersError,
     EnvironmentNotFoundError,
     GpuMissingInContainerError,
     NoFreePortError,
 )
-from gpuenv.containers.identity import KIND, NAME, OWNER, SESSION, VOLUME, Identity, identity_of
+from gpuenv.containers.identity import (
+    KIND,
+    NAME,
+    OWNER,
+    SESSION,
+    VOLUME,
+    Identity,
+    differences,
+    identity_of,
+)
 from gpuenv.containers.plan import Note
 from gpuenv.containers.users import edit_group, edit_passwd
 from gpuenv.engine.errors import ImageInUseError, NameTakenError, PortTakenError, RlimitRefusedError
 from gpuenv.engine.protocol import PutFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from types import FrameType
 
     from gpuenv.containers.plan import ContainerPlan
@@ -292,6 +302,30 @@ def find_environment(
     ]
     environments.sort(key=lambda one: (one.running, one.identity.created), reverse=True)
     return environments[0] if environments else None
+
+
+def require_as_asked(
+    environment: Environment, asked: Mapping[str, str], *, image_id: str | None
+) -> None:
+    """Refuse an environment that is there and not as a second call asks for it.
+
+    Args:
+        asked: What was asked for explicitly, flag to text.
+        image_id: The image that was asked for, ``None`` for whichever it has.
+
+    Raises:
+        EnvironmentDiffersError: It differs; the message says how.
+    """
+    unlike = differences(asked, environment.identity.request)
+    if image_id is not None and image_id != environment.container.image_id:
+        unlike = (*unlike, "the image of this request is another one by now")
+    if unlike:
+        state = "runs" if environment.running else "is there"
+        raise EnvironmentDiffersError(
+            f"{environment.identity.name} {state} already, and not as asked",
+            why="\n".join(unlike),
+            fix="leave those flags out to use it, or give --replace, or another --name",
+        )
 
 
 def select_environments(

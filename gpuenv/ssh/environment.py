@@ -13,14 +13,14 @@ from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from gpuenv.containers.errors import ContainerEndedError, EnvironmentDiffersError
+from gpuenv.containers.errors import ContainerEndedError
 from gpuenv.containers.identity import WORKSPACE as WORKSPACE_LABEL
-from gpuenv.containers.identity import differences
 from gpuenv.containers.lifecycle import (
     find_environment,
     list_environments,
     remove_environment,
     removing_on_failure,
+    require_as_asked,
     select_environments,
     start_on_free_port,
 )
@@ -406,16 +406,7 @@ def find_or_start(
     if anew:
         remove_environment(engine, existing)
         return start(), False
-    unlike = differences(asked, existing.identity.request)
-    if image_id is not None and image_id != existing.container.image_id:
-        unlike = (*unlike, "the image of this request is another one by now")
-    if unlike:
-        state = "runs" if existing.running else "is there"
-        raise EnvironmentDiffersError(
-            f"{name} {state} already, and not as asked",
-            why="\n".join(unlike),
-            fix="leave those flags out to use it, or give --replace, or another --name",
-        )
+    require_as_asked(existing, asked, image_id=image_id)
     info = _started(engine, existing)
     before = authorized_keys(files)
     everybody = admit(files, mine)
