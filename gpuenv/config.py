@@ -12,7 +12,8 @@ The nearest of the two counts, from the working folder upwards to the root of th
     [env]
     HF_HUB_DISABLE_TELEMETRY = "1"
 
-A value is overridden by ``GPUENV_*`` and that by a flag. Lists of content and of package sources
+A value is overridden by ``GPUENV_*`` and that by a flag; a variable that is empty is as good as not
+set, a flag or a line of the file that is empty is an error. Lists of content and of package sources
 (``apt``, ``pip``, ``requirements``, ``wheelhouse``, ``extra-index-url``) and ``env`` are added to.
 """
 
@@ -282,6 +283,8 @@ def _checked(path: Path, document: object) -> Config:
             problems.append(_unknown(config, name))
         elif (fault := _fault(key, value)) is not None:
             problems.append(_misshapen(config, key, value, fault))
+        elif key.kind != "variables" and _has_empty(value):
+            problems.append(_empty(config, key))
     raise_together(problems)
     return Config(path=path, values=_normalised(document))
 
@@ -299,6 +302,19 @@ def _unknown(config: Config, name: str) -> ConfigurationError:
         f"{config.name}: {name} is no setting",
         why="known are " + ", ".join(_BY_NAME),
         fix=f"did you mean {close[0]}?" if close else "remove it",
+    )
+
+
+def _has_empty(value: object) -> bool:
+    texts = value if isinstance(value, list) else [value]
+    return any(isinstance(text, str) and not text.strip() for text in texts)
+
+
+def _empty(config: Config, key: Key) -> ConfigurationError:
+    return ConfigurationError(
+        f"{config.name}: {key.name} is empty",
+        why="an empty path would be the folder of the file" if key.path else key.meaning,
+        fix="give it a value, or remove it",
     )
 
 
@@ -335,12 +351,12 @@ def _misshapen(config: Config, key: Key, value: object, fault: str) -> Configura
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of ``gpuenv.toml``, as ``images/gpuenv.schema.json`` ships it."""
-    text = {"type": "string"}
+    text = {"type": "string", "pattern": r"\S"}
     shapes: dict[Kind, dict[str, Any]] = {
         "text": text,
         "texts": {"anyOf": [text, {"type": "array", "items": text}]},
         "flag": {"type": "boolean"},
-        "variables": {"type": "object", "additionalProperties": text},
+        "variables": {"type": "object", "additionalProperties": {"type": "string"}},
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -40,6 +40,7 @@ _SYSTEM_FOLDERS = (
 _SHARED_FOLDERS = ("/home", "/home/dev", "/media", "/mnt", "/opt", "/srv", "/tmp")  # noqa: S108
 _OWN_FOLDERS = ("/opt/gpuenv", "/opt/python", "/opt/venv", "/home/dev/.cache")
 _NAME_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
+_CONTAINER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 _IMAGE_NAME = re.compile(rf"(?=.{{1,100}}\Z){_NAME_PART}(?:/{_NAME_PART})*")
 _HOST = (
     r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9a-fA-F:]{2,39}\])(?::[0-9]{1,5})?"
@@ -318,6 +319,22 @@ def check_image_ref(text: str, *, origin: str = "") -> str:
             f"{text!r} is not the name of an image",
             why="a reference is [HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST] in lower case",
             fix="write it like debian:bookworm-slim",
+            origin=origin,
+        )
+    return text
+
+
+def check_container(text: str, *, origin: str = "") -> str:
+    """Return the name or the identifier of a container.
+
+    Raises:
+        ConfigurationError: It is none.
+    """
+    if not _CONTAINER.fullmatch(text):
+        _refuse(
+            f"{text!r} is not the name of a container",
+            why="a name is letters, digits and _ . - and begins with a letter or a digit",
+            fix="docker ps lists the names",
             origin=origin,
         )
     return text

@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from gpuenv import output
 
@@ -50,8 +50,47 @@ _SHARED_PARAMETERS = tuple(
 )
 
 
+_MAY_BE_EMPTY = frozenset({"entrypoint", "require", "skip"})
+"""Parameters to which an empty text says something: no entry point, no further words."""
+
+
+def _require_values(command: Any, ctx: Any, args: list[str]) -> None:
+    """Refuse flags and arguments of which nothing but their name was given.
+
+    Raises:
+        UsageError: One is empty.
+    """
+    if ctx.resilient_parsing:
+        return
+    values, _, _ = command.make_parser(ctx).parse_args(args=list(args))
+    for parameter in command.get_params(ctx):
+        given = values.get(parameter.name)
+        texts = given if isinstance(given, (list, tuple)) else (given,)
+        if parameter.name in _MAY_BE_EMPTY or not any(_is_empty(text) for text in texts):
+            continue
+        from gpuenv.errors import UsageError
+
+        is_flag = parameter.param_type_name == "option"
+        name = parameter.opts[0] if is_flag else parameter.make_metavar(ctx).strip("[].")
+        raise UsageError(
+            f"{name} is empty",
+            why="a value is expected; a variable of the shell that is not set gives none",
+            fix=f"give it a value, or leave {name} out",
+        )
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, str) and not value.strip()
+
+
 class GroupedCommand(TyperCommand):
     """A command whose help lists its flags by what they are about."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse an empty value before it is a path: ``Path("")`` is the current folder."""
+        _require_values(self, ctx, args)
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write one section for each panel: the command's own first, the shared ones last."""
@@ -67,6 +106,16 @@ class GroupedCommand(TyperCommand):
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+class _CommandWithOthersBelow(TyperGroup):
+    """A command with flags of its own that also has commands below it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse an empty value, as every other command does."""
+        _require_values(self, ctx, args)
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
 
 def command(
@@ -96,6 +145,7 @@ def group(
 
     The function gets a ``typer.Context`` first and does nothing when one of those was asked for.
     """
+    settings.setdefault("cls", _CommandWithOthersBelow)
     below = typer.Typer(rich_markup_mode=None, **settings)
     below.callback(invoke_without_command=True)(_with_shared_flags(function))
     app.add_typer(below, name=name)

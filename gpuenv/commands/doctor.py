@@ -305,7 +305,12 @@ def _place(
         return
     from gpuenv.commands.wiring import open_engine
     from gpuenv.engine.protocol import GpuRequest
+    from gpuenv.validate import check_container, check_image_ref
 
+    if container is not None:
+        check_container(container, origin="--container")
+    else:
+        check_image_ref(image or "", origin="--image")
     with open_engine(engine) as opened:
         if container is not None:
             yield probing.ContainerPlace(engine=opened, container=container)

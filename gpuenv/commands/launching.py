@@ -432,6 +432,13 @@ class ImageFlags:
     features: tuple[Feature, ...]
     _obtained: ImageInfo | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse what names no image before it stands in the path of a request to the engine."""
+        if self.image is not None:
+            from gpuenv.validate import check_image_ref
+
+            check_image_ref(self.image)
+
     def given(self) -> dict[str, str]:
         """Return what was written about the image, flag → text.
 

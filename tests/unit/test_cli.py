@@ -91,6 +91,54 @@ def test_a_command_without_the_dashes_is_told_of_them(
     assert f"fix: gpuenv {words[0]} … -- COMMAND" in said
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["render", "--cuda", "cpu", "-o", ""], "--output"),
+        (["render", "--cuda", "cpu", "--matrix="], "--matrix"),
+        (["render", "-r", " "], "--requirements"),
+        (["render", "-r", "a.txt", "-r", ""], "--requirements"),
+        (["doctor", "--from", ""], "--from"),
+        (["doctor", "--level", "static", "--html", ""], "--html"),
+        (["doctor", "diff", "a.json", ""], "B"),
+        (["ssh", "--key", ""], "--key"),
+        (["ssh", "", "--dry-run"], "NAME"),
+        (["stop", "train", ""], "NAME"),
+        (["run", "", "--", "true"], "IMAGE"),
+        (["engine", "status", "--host", ""], "--engine"),
+    ],
+)
+def test_an_empty_value_is_a_mistake_and_no_path(
+    words: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {name} is empty\n")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "../containers", "--", "true"],
+        ["run", "x?all=1", "--", "true"],
+        ["run", "--image", "/", "--", "true"],
+        ["jupyter", "--image", "../info"],
+        ["ssh", "--image", "..", "--dry-run"],
+        ["doctor", "--image", "../info"],
+        ["doctor", "--container", "../info"],
+    ],
+)
+def test_what_names_no_image_and_no_container_never_reaches_the_engine(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--json", *words]) == 2  # 4 would be the engine that is not there
+    said = json.loads(capsys.readouterr().out)["errors"][0]["what"]
+    assert "is not the name of" in said
+
+
 def test_a_table_is_printed_in_full_where_no_terminal_sets_a_width() -> None:
     from rich.table import Table
 

@@ -214,3 +214,25 @@ def test_a_requirements_file_elsewhere_is_told_without_its_password(tmp_path: Pa
             read_requirements(path)
         assert caught.value.what == "a requirements file must lie on this machine"
         assert "pa55" not in caught.value.why
+
+
+@pytest.mark.parametrize(
+    "line", ['requirements = [""]', 'ca-bundle = " "', 'wheelhouse = ""', 'host = ""', 'pip = [""]']
+)
+def test_an_empty_value_in_the_file_is_no_path(tmp_path: Path, line: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_config(write(tmp_path / "gpuenv.toml", line))
+    assert caught.value.what == f"gpuenv.toml: {line.partition(' ')[0]} is empty"
+
+
+def test_a_variable_that_is_empty_is_as_good_as_not_set(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path / "gpuenv.toml", 'ca-bundle = "ca.pem"'))
+    setting = config.text("ca-bundle", None, {"GPUENV_CA_BUNDLE": ""})
+    assert setting is not None
+    assert setting.text == str(tmp_path / "ca.pem")
+    assert config.texts("requirements", None, {"GPUENV_REQUIREMENTS": " "}) == ()
+
+
+def test_a_variable_of_the_image_may_be_empty(tmp_path: Path) -> None:
+    config = read_config(write(tmp_path / "gpuenv.toml", '[env]\nPROXY = ""'))
+    assert config.variables(None)["PROXY"].text == ""
