@@ -198,7 +198,7 @@ def _usage(out: output.Output, message: str) -> int:
     asked_help = f"gpuenv {out.command} --help".replace("  ", " ")
     if message.startswith("Usage: ") and not out.json_mode:
         sys.stderr.write(message + "\n")
-    elif message.startswith("Usage: "):
+    elif message.startswith("Usage: ") or message == "Missing command.":
         out.fail(UsageError("no command was given", fix=asked_help))
     elif (unknown := _UNKNOWN_COMMAND.fullmatch(message)) and not out.command:
         near = difflib.get_close_matches(unknown[1], [name for name, _, _ in COMMANDS], n=2)

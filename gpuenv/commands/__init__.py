@@ -152,6 +152,13 @@ def group(
     return below
 
 
+def subcommands(name: str, summary: str) -> typer.Typer:
+    """Return a group of commands that does nothing alone but takes the shared flags as well."""
+    below = typer.Typer(name=name, no_args_is_help=True, rich_markup_mode=None, help=summary)
+    below.callback()(_with_shared_flags(lambda: None))
+    return below
+
+
 def _with_shared_flags(function: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, Any] = {

@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuenv import output
-from gpuenv.commands import command
+from gpuenv.commands import command, subcommands
 
 if TYPE_CHECKING:
     from gpuenv.engine.private import DownResult, PrivateEngine
     from gpuenv.engine.status import EngineStatus
 
-group = typer.Typer(
-    name="engine",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Show the container engine in use; start and stop one of gpuenv's own where none runs.",
+group = subcommands(
+    "engine",
+    "Show the container engine in use; start and stop one of gpuenv's own where none runs.",
 )
 
 EngineOption = Annotated[

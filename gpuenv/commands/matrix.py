@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpuenv import output
-from gpuenv.commands import command, matrix_upkeep
+from gpuenv.commands import command, matrix_upkeep, subcommands
 from gpuenv.commands.options import (
     MatrixOption,
     RequestFlags,
@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from gpuenv.matrix.model import Matrix, Row
     from gpuenv.spec import Arch, EnvironmentSpec
 
-group = typer.Typer(
-    name="matrix",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    help="Show, resolve and check which PyTorch exists with which CUDA, cuDNN and NCCL.",
+group = subcommands(
+    "matrix",
+    "Show, resolve and check which PyTorch exists with which CUDA, cuDNN and NCCL.",
 )
 
 

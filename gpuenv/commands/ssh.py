@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from gpuenv import output
-from gpuenv.commands import command
+from gpuenv.commands import command, subcommands
 from gpuenv.commands.image import BuildFlags, ContentFlags, SourceFlags
 from gpuenv.commands.launching import (
     CommandAfterDashes,
@@ -48,7 +49,7 @@ _PANEL = "Session"
 _KEYS = "Keys"
 _SESSION = "(session)"
 _CONFIG = "config"
-_SHARED_FLAGS = ("--json", "-v", "--verbose", "-q", "--quiet")
+_SHARED_FLAG = re.compile(r"--json|--verbose|--quiet|-[vq]+")
 _SSH_FAILED = 255
 
 
@@ -178,7 +179,7 @@ class _SessionOrConfig(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Send everything that does not begin with ``config`` to the command of sessions."""
         leading = 0
-        while leading < len(args) and args[leading] in _SHARED_FLAGS:
+        while leading < len(args) and _SHARED_FLAG.fullmatch(args[leading]):
             leading += 1
         if args[leading : leading + 1] == [_CONFIG]:
             args = [*args[leading:], *args[:leading]]
@@ -204,15 +205,13 @@ def register(app: typer.Typer) -> None:
     """Add the area's commands to ``app``."""
     both = typer.Typer(cls=_SessionOrConfig, rich_markup_mode=None, help=ssh.__doc__)
     command(both, _SESSION, cls=_Session)(ssh)
-    config = typer.Typer(
-        rich_markup_mode=None,
-        no_args_is_help=True,
-        help="Make environments known to ssh, scp, rsync and editors by their names.",
+    config = subcommands(
+        _CONFIG, "Make environments known to ssh, scp, rsync and editors by their names."
     )
     command(config, "install")(config_install)
     command(config, "remove")(config_remove)
     command(config, "show")(config_show)
-    both.add_typer(config, name=_CONFIG)
+    both.add_typer(config)
     app.add_typer(both, name="ssh")
 
 

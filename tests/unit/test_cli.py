@@ -91,6 +91,45 @@ def test_a_command_without_the_dashes_is_told_of_them(
     assert f"fix: gpuenv {words[0]} … -- COMMAND" in said
 
 
+SHARED_FLAGS_IN_BETWEEN = [
+    ["matrix", "-q", "list", "--torch", "2.9", "--cuda", "cpu"],
+    ["matrix", "--json", "list", "--torch", "2.9", "--cuda", "cpu"],
+    ["doctor", "-q", "--json", "diff", "a.json", "b.json"],
+    ["ssh", "-qv", "config", "show"],
+    ["ssh", "config", "--json", "show"],
+]
+
+
+@pytest.mark.parametrize("words", SHARED_FLAGS_IN_BETWEEN)
+def test_shared_flags_may_stand_at_every_level(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    facts = json.dumps({"gpuenv_facts_version": "1", "probes": {}})
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(facts, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    command = [word for word in words if word in {"matrix", "list", "doctor", "diff", "config",
+                                                  "show", "ssh"}]  # fmt: skip
+    flags = [word for word in words if word in {"-q", "-qv", "--json"}]
+    rest = [word for word in words if word not in {*command, *flags}]
+    answers = []
+    for arguments in (words, [*flags, *command, *rest], [*command, *rest, *flags]):
+        assert main(arguments) == 0
+        answers.append(capsys.readouterr())
+    assert answers[0] == answers[1] == answers[2]
+
+
+@pytest.mark.parametrize("group", [["matrix"], ["engine"], ["ssh", "config"], []])
+def test_a_group_with_nothing_but_shared_flags_asks_for_a_command(
+    group: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*group, "-q"]) == 2
+    assert capsys.readouterr().err == (
+        f"error: no command was given\n  fix: {' '.join(['gpuenv', *group])} --help\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "name"),
     [
