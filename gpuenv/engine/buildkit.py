@@ -38,12 +38,11 @@ from gpuenv.errors import GpuenvError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    import requests
-
+    from gpuenv.engine.api import ApiEngine
     from gpuenv.engine.buildkit_wire import StatusUpdate, Vertex, VertexLog, VertexStatus
     from gpuenv.engine.events import BuildEvent
     from gpuenv.engine.protocol import BuildRequest, TarBytes
-    from gpuenv.engine.sdk import SdkEngine
+    from gpuenv.engine.transport import Answer
 
 LOG_LINES = 50
 UPLOAD_STEP = "gpuenv:context"
@@ -255,12 +254,12 @@ def readable_line(line: str) -> str:
 class _Upload:
     """Sends the request on a thread, so that a large context shows how far it has come."""
 
-    def __init__(self, send: Callable[[Iterable[bytes]], requests.Response], tar: TarBytes) -> None:
+    def __init__(self, send: Callable[[Iterable[bytes]], Answer], tar: TarBytes) -> None:
         self._send = send
         self._tar = tar
         self._stopped = threading.Event()
-        self._taken: requests.Response | None = None
-        self._news: queue.Queue[int | requests.Response | BaseException] = queue.Queue()
+        self._taken: Answer | None = None
+        self._news: queue.Queue[int | Answer | BaseException] = queue.Queue()
         self._thread = threading.Thread(target=self._run, daemon=True, name="gpuenv-context")
         self._thread.start()
 
@@ -282,7 +281,7 @@ class _Upload:
                 self._news.put(sent)
         self._news.put(sent)
 
-    def events(self) -> Generator[BuildEvent, None, requests.Response]:
+    def events(self) -> Generator[BuildEvent, None, Answer]:
         """Tell how much is sent, and return the engine's answer once it begins."""
         began = time.monotonic()
         yield StepStarted(step=UPLOAD_STEP, name=_UPLOAD_NAME, internal=True)
@@ -316,12 +315,12 @@ class _UploadStoppedError(Exception):
     """Ends the body of a request that is not wanted any more."""
 
 
-def run_build(engine: SdkEngine, request: BuildRequest) -> Generator[BuildEvent, None, None]:
+def run_build(engine: ApiEngine, request: BuildRequest) -> Generator[BuildEvent, None, None]:
     """Build and yield events; leaving early, for whatever reason, cancels it on the engine."""
     build_id = secrets.token_hex(16)
     query = urlencode(plan_query(request, build_id))
 
-    def send(body: Iterable[bytes]) -> requests.Response:
+    def send(body: Iterable[bytes]) -> Answer:
         return engine.send_build(query, body)
 
     upload = _Upload(send, request.context)

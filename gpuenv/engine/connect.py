@@ -10,13 +10,10 @@ started. No ``docker`` program is needed.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
-import math
 import os
 import socket
 import stat
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gpuenv.engine.protocol import ContainerEngine
+    from gpuenv.engine.transport import Transport, TransportError
     from gpuenv.errors import EngineUnavailableError
 
 PRIVATE = "private"
@@ -356,71 +354,33 @@ def _handshake(
     on_close: Callable[[], None] | None,
     timeout_s: float,
 ) -> ContainerEngine:
-    _import_sdk()
-    from docker import APIClient
-    from docker.errors import DockerException
-
     from gpuenv.engine import docker as docker_engine
-    from gpuenv.engine.unix_adapter import use_unix_adapter
+    from gpuenv.engine.transport import Transport
 
     if url.startswith("unix://"):
         require_socket(Path(urlsplit(url).path), timeout_s=timeout_s)
-    context = None
     try:
-        context = _ssl_context(tls)
-        client = APIClient(
-            base_url=url,
-            version=str(docker_engine.OLDEST_API),
-            timeout=math.ceil(timeout_s),
-            tls=_sdk_tls(tls),
-        )
-    except (DockerException, OSError) as exc:
+        transport = Transport(url, _ssl_context(tls))
+    except OSError as exc:
         raise e.EngineTlsError(
             f"the certificates for {url} cannot be used",
             why=str(exc),
             fix="check DOCKER_CERT_PATH: it holds ca.pem, cert.pem and key.pem",
         ) from exc
-    if url.startswith("unix://"):
-        use_unix_adapter(client, urlsplit(url).path, math.ceil(timeout_s))
-    try:
-        version = _first_answer(client, url, "/version", timeout_s)
-        spoken = _agree_on_api(version, url)
-        info = _first_answer(client, url, f"/v{spoken}/info", timeout_s)
-        here = local and info.get("Name") == socket.gethostname()
-        capabilities = docker_engine.parse_capabilities(
-            version,
-            info,
-            local=here,
-            rlimit_ceiling=docker_engine.probe_rlimit_ceiling(url) if here else None,
-            cdi_files=docker_engine.probe_cdi_files(info) if here else None,
-        )
-    except BaseException:
-        client.close()
-        raise
-    return docker_engine.DockerEngine(
-        client,
-        api=str(spoken),
-        address=url,
-        tls=context,
-        on_close=on_close,
-        capabilities=capabilities,
+    version = _first_answer(transport, "/version", timeout_s)
+    spoken = _agree_on_api(version, url)
+    info = _first_answer(transport, f"/v{spoken}/info", timeout_s)
+    here = local and info.get("Name") == socket.gethostname()
+    capabilities = docker_engine.parse_capabilities(
+        version,
+        info,
+        local=here,
+        rlimit_ceiling=docker_engine.probe_rlimit_ceiling(url) if here else None,
+        cdi_files=docker_engine.probe_cdi_files(info) if here else None,
     )
-
-
-def _import_sdk() -> None:
-    """Import the SDK without paramiko, which takes half of the time.
-
-    It wants it for a transport of its own that is not used here, and does without where it is not
-    installed.
-    """
-    if "docker" in sys.modules or "paramiko" in sys.modules:
-        return
-    modules: Any = sys.modules
-    modules["paramiko"] = None  # which stands for "not installed"
-    try:
-        importlib.import_module("docker")
-    finally:
-        del modules["paramiko"]
+    return docker_engine.DockerEngine(
+        transport, api=str(spoken), on_close=on_close, capabilities=capabilities
+    )
 
 
 def _agree_on_api(version: Mapping[str, Any], url: str) -> EngineVersion:
@@ -438,44 +398,49 @@ def _agree_on_api(version: Mapping[str, Any], url: str) -> EngineVersion:
     return max(min(api, NEWEST_API), oldest)
 
 
-def _first_answer(client: Any, url: str, path: str, timeout_s: float) -> dict[str, Any]:
-    import requests
+def _first_answer(transport: Transport, path: str, timeout_s: float) -> dict[str, Any]:
+    from gpuenv.engine.transport import TransportError
 
-    from gpuenv.engine.sdk import innermost
-
-    text = ""
+    url = transport.base_url
     try:
-        response = client.get(f"{client.base_url}{path}", timeout=timeout_s, verify=client.verify)
-        with response:
-            status, text = response.status_code, response.text
-        if status >= 400:  # noqa: PLR2004 - HTTP
-            if not text.lstrip().startswith("{"):  # an engine answers in JSON, errors as well
-                raise _foreign(url, text)
-            raise e.EngineRequestError(f"the engine at {url} refuses to say what it is", why=text)
-        data = json.loads(text)
-    except requests.exceptions.SSLError as exc:
-        raise e.EngineTlsError(
-            f"no secure connection to the engine at {url}",
-            why=innermost(exc),
-            fix="check DOCKER_CERT_PATH and whether the certificate names this host",
-        ) from exc
-    except requests.exceptions.Timeout as exc:
-        raise e.EngineTimeoutError(
-            f"the engine at {url} does not answer",
-            why=f"it took the connection and said nothing for {timeout_s:g} s",
-            fix="see what it is busy with, or restart it",
-        ) from exc
-    except requests.exceptions.RequestException as exc:
-        raise e.EngineNotRunningError(
-            f"no engine answers at {url}",
-            why=innermost(exc),
-            fix="start it, or name another one with --engine",
-        ) from exc
+        answer = transport.send("GET", path, timeout_s=timeout_s)
+        answer.fetch()
+    except TransportError as exc:
+        raise _no_answer(exc, url, timeout_s) from exc
+    text = answer.text
+    if answer.status >= 400:  # noqa: PLR2004 - HTTP
+        if not text.lstrip().startswith("{"):  # an engine answers in JSON, errors as well
+            raise _foreign(url, text)
+        raise e.EngineRequestError(f"the engine at {url} refuses to say what it is", why=text)
+    try:
+        data = answer.json()
     except ValueError as exc:
         raise _foreign(url, text) from exc
     if not isinstance(data, dict) or (path == "/version" and "ApiVersion" not in data):
         raise _foreign(url, text)
     return data
+
+
+def _no_answer(exc: TransportError, url: str, timeout_s: float) -> EngineUnavailableError:
+    if exc.kind == "tls":
+        return e.EngineTlsError(
+            f"no secure connection to the engine at {url}",
+            why=str(exc),
+            fix="check DOCKER_CERT_PATH and whether the certificate names this host",
+        )
+    if exc.kind == "timeout":
+        return e.EngineTimeoutError(
+            f"the engine at {url} does not answer",
+            why=f"it took the connection and said nothing for {timeout_s:g} s",
+            fix="see what it is busy with, or restart it",
+        )
+    if exc.kind == "foreign":
+        return _foreign(url, str(exc))
+    return e.EngineNotRunningError(
+        f"no engine answers at {url}",
+        why=str(exc),
+        fix="start it, or name another one with --engine",
+    )
 
 
 def _foreign(url: str, text: str) -> e.NotAnEngineError:
@@ -547,15 +512,6 @@ def _permission(path: Path) -> e.EnginePermissionError:
         why=f"{path} belongs to group {group} and {user} is not acting in it",
         fix=fix,
     )
-
-
-def _sdk_tls(tls: TlsFiles | None) -> Any:
-    if tls is None:
-        return False
-    from docker.tls import TLSConfig
-
-    pair = (str(tls.cert), str(tls.key)) if tls.cert and tls.key else None
-    return TLSConfig(client_cert=pair, ca_cert=str(tls.ca) if tls.ca else None, verify=tls.verify)
 
 
 def _ssl_context(tls: TlsFiles | None) -> ssl.SSLContext | None:

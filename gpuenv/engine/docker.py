@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuenv.engine import errors as e
+from gpuenv.engine.api import BUILD, ApiEngine, image_missing, parse_time
 from gpuenv.engine.buildkit import run_build
 from gpuenv.engine.capabilities import EngineCapabilities, EngineVersion
 from gpuenv.engine.causes import explain_failure
@@ -22,7 +23,6 @@ from gpuenv.engine.protocol import (
     VolumeMount,
 )
 from gpuenv.engine.review import CDI_PREFIX, Finding, compare_created, review
-from gpuenv.engine.sdk import BUILD, SdkEngine, image_missing, parse_time
 from gpuenv.errors import LaunchFailedError
 
 if TYPE_CHECKING:
@@ -451,7 +451,7 @@ def translate_transfer(message: str, ref: str) -> GpuenvError:
 # --- the engine ----------------------------------------------------------------------------------
 
 
-class DockerEngine(SdkEngine):
+class DockerEngine(ApiEngine):
     """A Docker engine; made by :func:`gpuenv.engine.connect.connect`."""
 
     def __init__(self, *args: Any, capabilities: EngineCapabilities, **options: Any) -> None:

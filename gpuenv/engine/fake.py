@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.engine import errors as e
+from gpuenv.engine.api import split_ref
 from gpuenv.engine.capabilities import EngineCapabilities, EngineVersion
 from gpuenv.engine.causes import explain_failure
 from gpuenv.engine.events import (
@@ -47,7 +48,6 @@ from gpuenv.engine.protocol import (
     VolumeMount,
 )
 from gpuenv.engine.review import review
-from gpuenv.engine.sdk import split_ref
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping

@@ -10,13 +10,11 @@ import json
 import socket
 import struct
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from gpuenv.engine.errors import EngineLostError
 from gpuenv.engine.protocol import LogChunk
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpuenv.engine.protocol import StreamName
@@ -44,32 +42,6 @@ def split_frames(chunks: Iterable[bytes]) -> Iterator[LogChunk]:
 
 def _stream_name(kind: int) -> StreamName:
     return "stderr" if kind == 2 else "stdout"  # noqa: PLR2004 - the wire's number for stderr
-
-
-def open_socket(base_url: str, tls: ssl.SSLContext | None, timeout_s: float) -> socket.socket:
-    """Connect to ``unix:///PATH`` or ``tcp://HOST:PORT``.
-
-    Raises:
-        OSError: There is no way.
-    """
-    parts = urlsplit(base_url)
-    if parts.scheme == "unix":
-        raw = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            raw.settimeout(timeout_s)
-            raw.connect(parts.path)
-        except BaseException:
-            raw.close()
-            raise
-        return raw
-    plain = socket.create_connection((parts.hostname or "", parts.port or 0), timeout_s)
-    if tls is None:
-        return plain
-    try:
-        return tls.wrap_socket(plain, server_hostname=parts.hostname)
-    except BaseException:
-        plain.close()
-        raise
 
 
 class UpgradedStream:

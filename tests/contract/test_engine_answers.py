@@ -145,7 +145,7 @@ def http(body: str, status: str = "200 OK") -> bytes:
         (http("<html>hello</html>"), e.NotAnEngineError),
         (http('{"some": "thing"}'), e.NotAnEngineError),
         (http("[]"), e.NotAnEngineError),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", e.EngineNotRunningError),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", e.NotAnEngineError),
         (http('{"message": "broken"}', "500 Oops"), e.EngineRequestError),
         (http('{"Version": "19.03.1", "ApiVersion": "1.40"}'), e.EngineTooOldError),
         (None, e.EngineTimeoutError),

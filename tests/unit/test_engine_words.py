@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuenv.engine import errors as e
+from gpuenv.engine.api import parse_container, parse_time, split_ref
 from gpuenv.engine.capabilities import EngineVersion
 from gpuenv.engine.docker import (
     parse_capabilities,
@@ -19,7 +20,6 @@ from gpuenv.engine.docker import (
     translate_transfer,
 )
 from gpuenv.engine.protocol import UsageSample
-from gpuenv.engine.sdk import parse_container, parse_time, split_ref
 from gpuenv.engine.usage import bytes_per_second, cpu_percent
 from gpuenv.errors import LaunchFailedError
 

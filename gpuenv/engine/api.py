@@ -1,7 +1,7 @@
-"""Everything that engines with Docker's API have in common, on the docker SDK's connection.
+"""Everything that engines with Docker's API have in common.
 
-The SDK carries the requests (unix sockets, TLS, pools); paths, bodies and answers are handled here,
-because its higher layers drop the warnings of ``create`` and the names of the output streams.
+Paths, bodies and answers are handled here and not by the docker SDK, whose higher layers drop the
+warnings of ``create`` and the names of the output streams.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import datetime, timezone
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,7 +23,7 @@ from gpuenv.engine.errors import (
     ImageNotFoundError,
 )
 from gpuenv.engine.events import Pulled, Pushed, TransferProgress
-from gpuenv.engine.hijack import RawAttachment, UpgradedStream, open_socket, split_frames
+from gpuenv.engine.hijack import RawAttachment, UpgradedStream, split_frames
 from gpuenv.engine.protocol import (
     BindMount,
     ContainerInfo,
@@ -41,13 +41,10 @@ from gpuenv.engine.protocol import (
     VolumeInfo,
     VolumeMount,
 )
+from gpuenv.engine.transport import TransportError, open_socket, translated
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Generator, Iterable, Mapping
-
-    import docker
-    import requests
 
     from gpuenv.engine.events import TransferEvent
     from gpuenv.engine.protocol import (
@@ -58,6 +55,7 @@ if TYPE_CHECKING:
         RegistryLogin,
         TarBytes,
     )
+    from gpuenv.engine.transport import Answer, Transport
 
 BUILD = "the build"  # what a build request is for, in the words of ``about``
 _NOT_FOUND = 404
@@ -181,31 +179,26 @@ def parse_image(data: Mapping[str, Any]) -> ImageInfo:
     )
 
 
-class SdkEngine:
+class ApiEngine:
     """The operations that are the same on every engine with Docker's API.
 
     Args:
-        client: The SDK's low-level client.
+        transport: Carries the requests.
         api: The API version to speak, ``1.41``.
-        address: For messages and for connections of our own: ``unix:///PATH``, ``tcp://HOST:PORT``.
-        tls: For connections of our own to a TLS address.
         on_close: Called once at the end, gives back a forwarded socket.
         timeout_s: For requests that the engine answers at once.
     """
 
     def __init__(
         self,
-        client: docker.APIClient,
+        transport: Transport,
         *,
         api: str,
-        address: str,
-        tls: ssl.SSLContext | None = None,
         on_close: Callable[[], None] | None = None,
         timeout_s: float = 120,
     ) -> None:
-        self._client = client
-        self._address = address
-        self._tls = tls
+        self._transport = transport
+        self._address = transport.base_url
         self._on_close = on_close
         self._timeout_s = timeout_s
         self._prefix = f"/v{api}"
@@ -216,8 +209,7 @@ class SdkEngine:
         return self._address
 
     def close(self) -> None:
-        """Give back connections and forwarded sockets."""
-        self._client.close()
+        """Give back a forwarded socket."""
         if self._on_close is not None:
             on_close, self._on_close = self._on_close, None
             on_close()
@@ -235,98 +227,85 @@ class SdkEngine:
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
         timeout_s: float | None = -1,
-    ) -> requests.Response:
+    ) -> Answer:
         """Send a request and return its answer, whatever the status.
+
+        Args:
+            stream: The body is read as it comes, by :meth:`_pieces`, and not at once.
 
         Raises:
             EngineLostError: The connection broke.
             EngineTimeoutError: No answer in time.
         """
-        import requests
-
         words = {key: value for key, value in (query or {}).items() if value is not None}
-        url = f"{self._client.base_url}{self._prefix}{path}"
         all_headers = dict(headers or {})
         if body is not None:
             data = json.dumps(body).encode()
             all_headers["Content-Type"] = "application/json"
-        try:
-            return self._client.request(
+        with self._lost():
+            answer = self._transport.send(
                 method,
-                f"{url}?{urlencode(words)}" if words else url,
-                data=data,
+                self._prefix + (f"{path}?{urlencode(words)}" if words else path),
                 headers=all_headers,
-                stream=stream,
-                timeout=self._timeout_s if timeout_s == -1 else timeout_s,
-                # Said at each request: else REQUESTS_CA_BUNDLE would win over the engine's own CA.
-                verify=self._client.verify,
+                data=data,
+                timeout_s=self._timeout_s if timeout_s == -1 else timeout_s,
             )
-        except requests.exceptions.RequestException as exc:
-            self._translate_transport(exc)
+            if not stream or answer.status >= _FIRST_ERROR:
+                answer.fetch()
+            return answer
 
-    def _translate_transport(self, exc: Exception) -> NoReturn:
-        import requests
-        import urllib3
-
-        if isinstance(exc, requests.exceptions.Timeout) or "timed out" in str(exc).lower():
-            raise EngineTimeoutError(
-                "the container engine does not answer",
-                why=f"{self._address} gave no answer within {self._timeout_s:g} s",
-                fix="see what it is busy with, or restart it",
+    @contextmanager
+    def _lost(self) -> Generator[None, None, None]:
+        """Say in our words that no answer came, or not all of it."""
+        try:
+            yield
+        except TransportError as exc:
+            if exc.kind == "timeout":
+                raise EngineTimeoutError(
+                    "the container engine does not answer",
+                    why=f"{self._address} gave no answer within {self._timeout_s:g} s",
+                    fix="see what it is busy with, or restart it",
+                ) from exc
+            raise EngineLostError(
+                "the connection to the container engine broke",
+                why=f"{self._address}: {exc}",
+                fix="see whether the engine still runs: gpuenv engine status",
             ) from exc
-        cut_off = isinstance(exc, urllib3.exceptions.ProtocolError)
-        reason = "it stopped in the middle of its answer" if cut_off else innermost(exc)
-        raise EngineLostError(
-            "the connection to the container engine broke",
-            why=f"{self._address}: {reason}",
-            fix="see whether the engine still runs: gpuenv engine status",
-        ) from exc
 
-    def _call(self, method: str, path: str, *, about: str, **options: Any) -> requests.Response:
+    def _call(self, method: str, path: str, *, about: str, **options: Any) -> Answer:
         """Send a request and return a good answer; anything else becomes an error of ours.
 
         ``about`` is what the request is for, ``container x``, for the error's words.
         """
         response = self._send(method, path, **options)
-        if response.status_code >= _FIRST_ERROR:
+        if response.status >= _FIRST_ERROR:
             with closing(response):
-                self._refuse(response.status_code, message_of(response), about)
+                self._refuse(response.status, message_of(response), about)
         return response
 
     def _json(self, method: str, path: str, *, about: str, **options: Any) -> Any:
         with closing(self._call(method, path, about=about, **options)) as response:
-            return response.json() if response.content else None
+            return response.json()
 
     def _maybe(self, path: str, *, about: str) -> Any:
         """Return the JSON of a GET, ``None`` for 404."""
         with closing(self._send("GET", path)) as response:
-            if response.status_code == _NOT_FOUND:
+            if response.status == _NOT_FOUND:
                 return None
-            if response.status_code >= _FIRST_ERROR:
-                self._refuse(response.status_code, message_of(response), about)
+            if response.status >= _FIRST_ERROR:
+                self._refuse(response.status, message_of(response), about)
             return response.json()
 
     def _refuse(self, status: int, message: str, about: str) -> NoReturn:
         """Raise what a refused request means; each engine has its own words for it."""
         raise NotImplementedError(about, status, message)
 
-    def _pieces(self, response: requests.Response) -> Generator[bytes, None, None]:
+    def _pieces(self, response: Answer) -> Generator[bytes, None, None]:
         """Yield the body of a streamed answer as it comes."""
-        import requests
-        import urllib3
+        with closing(response), self._lost():
+            yield from response.pieces()
 
-        try:
-            yield from response.raw.stream(_CHUNK, decode_content=False)
-        except (
-            requests.exceptions.RequestException,
-            urllib3.exceptions.HTTPError,
-            OSError,
-        ) as exc:
-            self._translate_transport(exc)
-        finally:
-            response.close()
-
-    def _json_lines(self, response: requests.Response) -> Generator[dict[str, Any], None, None]:
+    def _json_lines(self, response: Answer) -> Generator[dict[str, Any], None, None]:
         """Yield the objects of a stream of JSON objects, one a line or back to back."""
         buffer = b""
         with closing(self._pieces(response)) as pieces:
@@ -341,7 +320,7 @@ class SdkEngine:
 
     # --- builds, for the modules that know an engine's way of building ------------------------
 
-    def send_build(self, query: str, body: Iterable[bytes]) -> requests.Response:
+    def send_build(self, query: str, body: Iterable[bytes]) -> Answer:
         """Send a build request with its context; the answer is a stream of JSON objects."""
         return self._call(
             "POST",
@@ -353,7 +332,7 @@ class SdkEngine:
             about=BUILD,
         )
 
-    def build_lines(self, response: requests.Response) -> Generator[dict[str, Any], None, None]:
+    def build_lines(self, response: Answer) -> Generator[dict[str, Any], None, None]:
         """Yield the objects of a build's answer."""
         return self._json_lines(response)
 
@@ -413,12 +392,12 @@ class SdkEngine:
         response = self._send("DELETE", f"/images/{_path(ref)}", query={"force": int(force)})
         return self._removed(response, f"image {ref}")
 
-    def _removed(self, response: requests.Response, about: str) -> bool:
+    def _removed(self, response: Answer, about: str) -> bool:
         with closing(response):
-            if response.status_code == _NOT_FOUND:
+            if response.status == _NOT_FOUND:
                 return False
-            if response.status_code >= _FIRST_ERROR:
-                self._refuse(response.status_code, message_of(response), about)
+            if response.status >= _FIRST_ERROR:
+                self._refuse(response.status, message_of(response), about)
             return True
 
     def pull(
@@ -462,7 +441,7 @@ class SdkEngine:
             stream=True,
             timeout_s=None,
         )
-        if response.status_code >= _FIRST_ERROR:
+        if response.status >= _FIRST_ERROR:
             with closing(response):
                 self._refuse_transfer(message_of(response), ref)
         with closing(self._json_lines(response)) as lines:
@@ -591,7 +570,7 @@ class SdkEngine:
                     query={"path": str(candidate)},
                 )
             ) as response:
-                if response.status_code < _FIRST_ERROR:
+                if response.status < _FIRST_ERROR:
                     return candidate
         return PurePosixPath("/")
 
@@ -601,12 +580,12 @@ class SdkEngine:
             "GET", f"/containers/{_path(container)}/archive", query={"path": path}
         )
         with closing(response):
-            if response.status_code == _NOT_FOUND:
+            if response.status == _NOT_FOUND:
                 if self.container(container) is None:
                     self._no_container(container)
                 return None
-            if response.status_code >= _FIRST_ERROR:
-                self._refuse(response.status_code, message_of(response), _called(container))
+            if response.status >= _FIRST_ERROR:
+                self._refuse(response.status, message_of(response), _called(container))
             return archive.one_file(response.content)
 
     def _no_container(self, container: str) -> NoReturn:
@@ -660,13 +639,13 @@ class SdkEngine:
                 query={"force": int(force), "v": int(volumes)},
             )
         ) as response:
-            if response.status_code < _FIRST_ERROR:
+            if response.status < _FIRST_ERROR:
                 return True
-            if response.status_code == _NOT_FOUND:
+            if response.status == _NOT_FOUND:
                 return False
             message = message_of(response)
             if "is already in progress" not in message:
-                self._refuse(response.status_code, message, _called(container))
+                self._refuse(response.status, message, _called(container))
         # Someone else, or the engine itself, is at it: gone means gone when this returns.
         self._send(
             "POST", f"/containers/{_path(container)}/wait", query={"condition": "removed"}
@@ -842,11 +821,9 @@ class SdkEngine:
         self._send("POST", f"{path}/resize", query={"h": rows, "w": columns}).close()
 
     def _upgrade(self, path: str, body: Mapping[str, Any] | None, about: str) -> UpgradedStream:
-        try:
-            sock = open_socket(self._address, self._tls, self._timeout_s)
+        with self._lost(), translated():
+            sock = open_socket(self._address, self._transport.tls, self._timeout_s)
             stream = UpgradedStream(sock, self._prefix + path, body)
-        except OSError as exc:
-            self._translate_transport(exc)
         if stream.status >= _FIRST_ERROR:
             with closing(stream):
                 self._refuse(stream.status, stream.error_text(), about)
@@ -879,9 +856,9 @@ class SdkEngine:
             "GET", f"/containers/{_path(container)}/top", query={"ps_args": "-eo pid,args"}
         )
         with closing(response):
-            if response.status_code == _NOT_FOUND:
+            if response.status == _NOT_FOUND:
                 self._no_container(container)
-            if response.status_code >= _FIRST_ERROR:
+            if response.status >= _FIRST_ERROR:
                 return None
             table = response.json()
         titles = [str(title).upper() for title in table.get("Titles") or ()]
@@ -1068,7 +1045,7 @@ def _transfer_progress(line: Mapping[str, Any]) -> TransferProgress:
     )
 
 
-def message_of(response: requests.Response) -> str:
+def message_of(response: Answer) -> str:
     """Return the engine's words in a refusal: ``{"message": …}``, else the text as it is."""
     text = response.text.strip()
     try:
@@ -1076,15 +1053,6 @@ def message_of(response: requests.Response) -> str:
     except ValueError:
         return text
     return str(data.get("message") or data.get("cause") or text) if isinstance(data, dict) else text
-
-
-def innermost(exc: BaseException) -> str:
-    """Return the words of the cause at the bottom of a chain of library exceptions."""
-    seen = {id(exc)}
-    while (deeper := exc.__cause__ or exc.__context__) is not None and id(deeper) not in seen:
-        seen.add(id(deeper))
-        exc = deeper
-    return str(exc) or type(exc).__name__
 
 
 def image_missing(ref: str, address: str) -> ImageNotFoundError:
