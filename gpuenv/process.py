@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
@@ -47,6 +47,7 @@ class ProgramFailedError(RuntimeError):
 
 _NOISE_BYTES = 65536
 _PATIENCE_S = 5.0
+_PR_SET_PDEATHSIG = 1
 
 
 def find_program(name: str) -> str | None:
@@ -212,7 +213,8 @@ def run_in_terminal(
 ) -> int:
     """Run a program that has our terminal and our streams, and return how it ended.
 
-    Ctrl-C is the program's while it runs: it decides what that means, and we wait for it.
+    Ctrl-C is the program's while it runs: it decides what that means, and we wait for it. It does
+    not outlive us, however we end: a terminal that is closed, SIGTERM, on Linux SIGKILL as well.
 
     Args:
         arguments: Program and arguments; never a shell line.
@@ -226,21 +228,73 @@ def run_in_terminal(
     Raises:
         ProgramNotFoundError: There is no such program.
     """
-    # A handler of ours, unlike an ignored signal, is not inherited: the program hears its own.
-    before = signal.signal(signal.SIGINT, lambda _number, _frame: None)
-    try:
+    with _signals_passed_on() as pass_to:
         try:
             child = subprocess.Popen(
                 list(arguments),
                 env=None if env is None else dict(env),
                 stdout=sys.stderr.fileno() if output_to_stderr else None,
+                preexec_fn=_ending_with_us(),  # noqa: PLW1509 - one system call, no Python lock
             )
         except (FileNotFoundError, PermissionError) as exc:
             raise ProgramNotFoundError(arguments[0]) from exc
+        pass_to(child)
         code = child.wait()
-    finally:
-        signal.signal(signal.SIGINT, before)
     return code if code >= 0 else 128 - code
+
+
+@contextlib.contextmanager
+def _signals_passed_on() -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Let a child decide about Ctrl-C, and end by another signal only after it has.
+
+    It must not be left behind: two that read from one terminal leave neither of use.
+    """
+    children: list[subprocess.Popen[bytes]] = []
+    heard: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        heard.append(number)
+        for child in children:
+            child.send_signal(number)
+
+    # A handler of ours, unlike an ignored signal, is not inherited: the program hears its own.
+    before = {signal.SIGINT: signal.signal(signal.SIGINT, lambda _number, _frame: None)}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # under nohup, what is ignored stays so
+            before[number] = signal.signal(number, pass_on)
+
+    def pass_to(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+        for number in heard:  # meanwhile
+            child.send_signal(number)
+
+    try:
+        yield pass_to
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if heard:
+            os.kill(os.getpid(), heard[0])
+
+
+def _ending_with_us() -> Callable[[], None] | None:
+    """Return what a child calls so that it ends when this process is killed, where that can be had.
+
+    Source: prctl(2), PR_SET_PDEATHSIG; Linux only.
+    """
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def call() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # killed before the call
+            os._exit(128 + signal.SIGKILL)
+
+    return call
 
 
 class RunningProgram:

@@ -185,7 +185,8 @@ _JUPYTER = (
     "jupyterlab-nvdashboard",
     "matplotlib",
 )
-_SSH = ("openssh-server", "rsync", "screen", "tmux")
+# sshd forwards windows by xauth alone.
+_SSH = ("openssh-server", "rsync", "screen", "tmux", "xauth")
 
 
 def _variables(

@@ -73,6 +73,10 @@ def render_sshd_config(
         ("UsePAM", "no"),
         ("LoginGraceTime", "30"),
         ("MaxAuthTries", "10"),
+        # Editors open a session for each terminal and language server on one connection, and a
+        # script may start one connection a file; only this machine reaches the port.
+        ("MaxSessions", "100"),
+        ("MaxStartups", "100:30:200"),
         # How it is spoken to.
         ("KexAlgorithms", ",".join(_KEX)),
         ("Ciphers", ",".join(_CIPHERS)),

@@ -195,7 +195,8 @@ RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9,target=/run/gpuenv/apt,sharing
         openssh-server \
         rsync \
         screen \
-        tmux; \
+        tmux \
+        xauth; \
     rm -rf /var/cache/apt/*.bin \
         /var/cache/debconf/*-old /var/lib/dpkg/*-old /var/log/apt /var/log/*.log \
         /var/cache/ldconfig/aux-cache; \

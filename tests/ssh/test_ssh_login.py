@@ -329,6 +329,10 @@ _EXPECTED = {
     "permittunnel": "no",
     "permituserenvironment": "no",
     "clientaliveinterval": "30",
+    "clientalivecountmax": "10",
+    "maxsessions": "100",
+    "maxstartups": "100:30:200",
+    "logingracetime": "30",
     "tcpkeepalive": "yes",
     "subsystem": "sftp internal-sftp",
 }
