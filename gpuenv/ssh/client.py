@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _ALIVE_INTERVAL_S = 15
 _ALIVE_COUNT = 8
+# A socket's path ends at 104 characters on macOS, and ssh adds 17 to it for a while.
+_MAX_CONTROL_PATH = 86
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ def settings(target: Target) -> tuple[tuple[str, str], ...]:
         ("ForwardAgent", "yes" if target.forward_agent else "no"),
         ("ForwardX11", "yes" if target.forward_x11 else "no"),
         ("ProxyJump", target.jump or "none"),
+        ("ControlPath", _control_path(target)),
     ]
     return tuple(lines)
 
@@ -150,6 +153,16 @@ def parse_forward(text: str) -> tuple[int, int]:
     here, sign, inside = text.partition(":")
     first = parse_port(here, flag="--forward")
     return first, parse_port(inside, flag="--forward") if sign else first
+
+
+def _control_path(target: Target) -> str:
+    """Return where a shared connection stands, should the user's configuration ask for sharing.
+
+    The usual ``%r@%h:%p`` is the same for environments of several hosts, all of them dev@127.0.0.1
+    as their last hop sees them: one's connection would carry the session meant for another.
+    """
+    path = target.known_hosts.parent / f"{target.alias}.mux"
+    return _path(path) if len(str(path)) <= _MAX_CONTROL_PATH else "none"
 
 
 def _path(path: Path) -> str:

@@ -1,0 +1,61 @@
+"""What ``ssh`` is told of an environment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gpuenv.ssh.client import Target, render_block, settings, ssh_arguments
+
+TARGET = Target(
+    alias="gpuenv-train",
+    host="127.0.0.1",
+    port=2222,
+    known_hosts=Path("/home/alice/.local/state/gpuenv/ssh/known_hosts"),
+)
+
+
+def test_host_keys_are_checked_whatever_the_users_configuration_says() -> None:
+    told = dict(settings(TARGET))
+    assert told["StrictHostKeyChecking"] == "yes"
+    assert told["HostKeyAlias"] == "gpuenv-train"
+    assert told["UserKnownHostsFile"] == str(TARGET.known_hosts)
+    assert told["GlobalKnownHostsFile"] == "/dev/null"
+    assert (told["NoHostAuthenticationForLocalhost"], told["VerifyHostKeyDNS"]) == ("no", "no")
+
+
+def test_a_lost_connection_is_noticed_within_two_minutes_and_a_silent_one_is_kept() -> None:
+    told = dict(settings(TARGET))
+    assert (told["ServerAliveInterval"], told["ServerAliveCountMax"]) == ("15", "8")
+
+
+def test_command_line_and_file_say_the_same() -> None:
+    block = render_block(TARGET)
+    for word in ssh_arguments(TARGET)[2:-2:2]:
+        assert f"    {word.replace('=', ' ', 1)}\n" in block
+
+
+def test_no_two_environments_share_a_connection() -> None:
+    """Both are dev@127.0.0.1:2222 as their last hop sees them."""
+    elsewhere = replace(TARGET, alias="gpuenv-train.gpu01", jump="alice@gpu01")
+    here, there = (dict(settings(target))["ControlPath"] for target in (TARGET, elsewhere))
+    assert here == "/home/alice/.local/state/gpuenv/ssh/gpuenv-train.mux"
+    assert here != there
+
+
+def test_a_socket_that_cannot_have_its_name_is_not_used() -> None:
+    for folder in ("a" * 60, "a b", "100%"):
+        deep = replace(TARGET, known_hosts=Path("/home/alice") / folder / "ssh" / "known_hosts")
+        expected = {
+            "a" * 60: "none",
+            "a b": '"/home/alice/a b/ssh/gpuenv-train.mux"',
+            "100%": "/home/alice/100%%/ssh/gpuenv-train.mux",
+        }
+        assert dict(settings(deep))["ControlPath"] == expected[folder]
+
+
+def test_nothing_of_the_users_goes_along_unless_asked() -> None:
+    told = dict(settings(TARGET))
+    assert (told["ForwardAgent"], told["ForwardX11"]) == ("no", "no")
+    asked = dict(settings(replace(TARGET, forward_agent=True, forward_x11=True)))
+    assert (asked["ForwardAgent"], asked["ForwardX11"]) == ("yes", "yes")
