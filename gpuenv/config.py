@@ -254,12 +254,14 @@ def _load_toml(path: Path) -> dict[str, Any]:
         import tomllib
     else:
         import tomli as tomllib
+    from gpuenv.reading import read_named_text, reason
+
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(read_named_text(path, encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigurationError(
             f"cannot read {path}",
-            why=str(exc),
+            why=reason(exc),
             fix="mend the file, or set GPUENV_CONFIG to another",
         ) from exc
     except tomllib.TOMLDecodeError as exc:

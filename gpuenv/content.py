@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv.errors import ConfigurationError
+from gpuenv.reading import read_named_text, reason
 from gpuenv.spec import ImageRequest
 from gpuenv.validate import (
     check_apt,
@@ -102,11 +103,11 @@ def read_requirements(
             fix="remove the -r line that closes the circle",
         )
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_named_text(path, encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigurationError(
             f"cannot read the requirements file {path}",
-            why=f"{exc}" + (f" (from {origin})" if origin else ""),
+            why=reason(exc) + (f" (from {origin})" if origin else ""),
             fix="name a file that is there",
         ) from exc
     return parse_requirements(

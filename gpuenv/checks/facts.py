@@ -10,8 +10,10 @@ from typing import Any, cast, get_args
 
 from gpuenv.checks.model import Facts, ProbeRun, ProbeStatus
 from gpuenv.errors import ConfigurationError
+from gpuenv.reading import MIB, read_named, read_stream, reason
 
 SCHEMA_VERSION = "1"
+_LIMIT_BYTES = 64 * MIB
 _STATUSES = frozenset(get_args(ProbeStatus))
 
 
@@ -43,9 +45,16 @@ def load_facts(path: str) -> Facts:
         ConfigurationError: It cannot be read, or holds no facts.
     """
     try:
-        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        if path == "-":
+            data = read_stream(sys.stdin.buffer, name=path, limit_bytes=_LIMIT_BYTES)
+        else:
+            data = read_named(Path(path), limit_bytes=_LIMIT_BYTES)
     except OSError as exc:
-        raise ConfigurationError(f"cannot read {path}", why=exc.strerror or str(exc)) from exc
+        raise ConfigurationError(
+            f"cannot read {'standard input' if path == '-' else path}",
+            why=reason(exc),
+            fix="name what gpuenv doctor --capture or --json wrote",
+        ) from exc
     origin = "standard input" if path == "-" else path
     return parse_facts(data.decode("utf-8", "replace"), origin=origin)
 

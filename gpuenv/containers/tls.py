@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _VALID_DAYS = 398  # browsers accept no longer
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_GIVE_PEM = "give a PEM certificate (with its chain) and its PEM key, comma between them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +95,11 @@ def load_certificate(cert: Path, key: Path) -> Certificate:
     Raises:
         ConfigurationError: A file cannot be read, is no PEM, or they do not match.
     """
+    for path in (cert, key):
+        if path.exists() and not path.is_file():  # OpenSSL would wait at a pipe, and read a device
+            raise ConfigurationError(
+                f"--tls {cert},{key} cannot be used", why=f"{path} is no file", fix=_GIVE_PEM
+            )
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
             cert, key, password=_no_passphrase(key)
@@ -103,7 +109,7 @@ def load_certificate(cert: Path, key: Path) -> Certificate:
         raise ConfigurationError(
             f"--tls {cert},{key} cannot be used",
             why=getattr(exc, "strerror", None) or str(exc),
-            fix="give a PEM certificate (with its chain) and its PEM key, comma between them",
+            fix=_GIVE_PEM,
         ) from exc
 
 

@@ -166,7 +166,7 @@ def probe_cdi_files(info: Mapping[str, Any]) -> frozenset[str] | None:
             try:
                 spec = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML as well
                 names |= {f"{spec['kind']}={device['name']}" for device in spec["devices"]}
-            except (OSError, yaml.YAMLError, KeyError, TypeError):
+            except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):
                 continue  # the engine skips it as well
     return frozenset(names)
 

@@ -32,6 +32,7 @@ from gpuenv.index.sources import (
     split_url,
 )
 from gpuenv.index.uv_config import load_uv_settings
+from gpuenv.reading import read_named_text
 from gpuenv.secret import Secret, redact_url
 
 if TYPE_CHECKING:
@@ -380,7 +381,7 @@ class _HostReader:
 
 
 def read_constraints(
-    path: Path, *, set_by: str, _read: Callable[[Path], str] = Path.read_text, _depth: int = 0
+    path: Path, *, set_by: str, _read: Callable[[Path], str] = read_named_text, _depth: int = 0
 ) -> Iterator[Constraint]:
     """Yield the lines of a constraints file, and of those it includes with ``-c`` or ``-r``.
 

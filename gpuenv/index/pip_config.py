@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv.index.sources import PackageSettingsError, Setting
+from gpuenv.reading import read_named_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -120,7 +121,7 @@ def _normalise(option: str) -> str:
 def _read(path: Path) -> Iterator[tuple[str, str, str]]:
     parser = configparser.RawConfigParser()
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_named_text(path)
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, UnicodeDecodeError) as exc:

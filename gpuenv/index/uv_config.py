@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.index.sources import PackageSettingsError, Setting
+from gpuenv.reading import read_named_text
 from gpuenv.secret import Secret
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def _parse(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return dict(tomllib.loads(path.read_text(encoding="utf-8")))
+        return dict(tomllib.loads(read_named_text(path)))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         # A parser's message may quote what it stumbled over, and that may be a password.
         reason = exc.strerror if isinstance(exc, OSError) else "it is not a TOML file"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpuenv.errors import ConfigurationError
 from gpuenv.matrix.document import Problem, read_document, write_document
 from gpuenv.matrix.load import MatrixFileError, build_matrix, find_problems
+from gpuenv.reading import read_named_text, reason
 
 if TYPE_CHECKING:
     from gpuenv.matrix.document import Document
@@ -24,10 +25,10 @@ def load_document(path: Path) -> Document:
             writing it back would change more than was meant.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_named_text(path)
     except (OSError, UnicodeDecodeError) as exc:
         raise MatrixFileError(
-            f"cannot read the matrix {path}", why=str(exc), fix="check the path and its rights"
+            f"cannot read the matrix {path}", why=reason(exc), fix="check the path and its rights"
         ) from exc
     document = read_document(text, keep_comments=True)
     _require_sound(document, path)

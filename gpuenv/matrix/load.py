@@ -25,6 +25,7 @@ from gpuenv.matrix.model import (
     Toolkit,
     VersionRange,
 )
+from gpuenv.reading import read_named_text, reason
 from gpuenv.resources import images_dir
 from gpuenv.versions import (
     ComputeCapability,
@@ -85,10 +86,10 @@ def load_matrix(path: Path | None = None) -> Matrix:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_named_text(path)
     except (OSError, UnicodeDecodeError) as exc:
         raise MatrixFileError(
-            f"cannot read the matrix {path}", why=str(exc), fix="check the path and its rights"
+            f"cannot read the matrix {path}", why=reason(exc), fix="check the path and its rights"
         ) from exc
 
 

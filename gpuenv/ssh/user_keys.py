@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuenv.process import ProgramNotFoundError, ProgramTimeoutError, run_program
+from gpuenv.reading import MIB, read_named, reason
 from gpuenv.ssh.keys import PublicKey, SshKeyError, parse_public_key, parse_public_keys
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _AGENT_TIMEOUT_S = 10.0
-_MAX_FILE = 1024 * 1024
 _OPENSSH = re.compile(
     r"-----BEGIN OPENSSH PRIVATE KEY-----\s+(.*?)\s+-----END OPENSSH PRIVATE KEY-----", re.DOTALL
 )
@@ -150,12 +150,9 @@ def _agent_lines(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 def _read(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_FILE + 1)
+        content = read_named(path, limit_bytes=MIB)
     except OSError as exc:
         raise SshKeyError(
-            f"cannot read {path}", why=exc.strerror or str(exc), fix="give the file of a key"
+            f"cannot read {path}", why=reason(exc), fix="give the file of a key"
         ) from exc
-    if len(content) > _MAX_FILE:
-        raise SshKeyError(f"{path} is no key", why="it is larger than a megabyte")
     return content.decode("utf-8", "replace")

@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[2] / "gpuenv"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("versions", "secret"),
-    ("spec", "state", "resources", "process"),
+    ("spec", "state", "resources", "process", "reading"),
     ("wheelfacts", "validate"),
     ("matrix", "index", "config", "render", "checks", "verify"),
     ("host", "content"),
