@@ -7,7 +7,7 @@ set -euo pipefail
 declare -A packages=(
     [debootstrap]=debootstrap [iptables]=iptables [docker-registry]=docker-registry
     [chromium]=chromium [ssh]=openssh-client [sshd]=openssh-server [rsync]=rsync [tmux]=tmux [cc]=gcc
-    [ip]=iproute2
+    [ip]=iproute2 [xauth]=xauth
 )
 missing=()
 for program in "${!packages[@]}"; do

@@ -286,6 +286,7 @@ def ssh(
                 mine=tuple(key.public for key in mine), ask=not lets_in,
             )  # fmt: skip
             target = _keep(site, files, running, mine, session, name=chosen, only_these=own)
+        _warn_of_no_use(site.engine, running, session)
     if not lets_in:
         _answer(running, target, chosen, found=found)
         return
@@ -584,6 +585,22 @@ def _keep(
     return target
 
 
+def _warn_of_no_use(engine: ContainerEngine, running: RunningSsh, session: SessionFlags) -> None:
+    """Say what was asked to be forwarded and cannot be: ``ssh`` itself says nothing."""
+    from gpuenv.ssh.environment import forwards_windows
+
+    out = output.current()
+    if session.forward_agent and not os.environ.get("SSH_AUTH_SOCK"):
+        out.warn("--forward-agent has no agent to forward: SSH_AUTH_SOCK is not set here")
+    if session.forward_x11:
+        if not os.environ.get("DISPLAY"):
+            out.warn("--forward-x11 has nowhere to open windows: DISPLAY is not set here")
+        if not forwards_windows(engine, running.container.id):
+            out.warn(
+                "--forward-x11 cannot work: the image has no xauth, by which sshd forwards windows"
+            )
+
+
 def _run_session(
     running: RunningSsh,
     target: Target,
@@ -614,6 +631,8 @@ def _run_session(
         from gpuenv.ssh.fallback import run_session
 
         out.note("there is no ssh program here, so gpuenv speaks it itself")
+        if forwards or target.forward_agent or target.forward_x11:
+            out.warn("--forward, --forward-agent and --forward-x11 need an ssh program")
         return run_session(target, running.host_key, line, tty=terminal and not words)
     if code == _SSH_FAILED and target.jump is None:
         _explain(running)

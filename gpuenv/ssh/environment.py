@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
 FIRST_PORT = 2222
 SSHD = "/usr/sbin/sshd"
+XAUTH = "/usr/bin/xauth"
 _PROFILE_FILE = "/etc/profile.d/gpuenv.sh"
 _NO_PROGRAM = 127
 # What sshd needs as uid 0: its child without rights, in an empty folder, speaks to the network, and
@@ -471,6 +472,11 @@ def require_running(engine: ContainerEngine, *, name: str, owner: int) -> Enviro
             fix=f"gpuenv start {environment.identity.name}",
         )
     return environment
+
+
+def forwards_windows(engine: ContainerEngine, container: str) -> bool:
+    """Say whether the image has what sshd forwards windows by."""
+    return engine.read_file(container, XAUTH) is not None
 
 
 def _published(info: ContainerInfo, host_key: PublicKey) -> RunningSsh:

@@ -99,6 +99,9 @@ def render_sshd_config(
         ("PrintMotd", "no"),
         ("Subsystem", "sftp internal-sftp"),
     ]
+    if x11_forwarding:
+        # Where the container has no IPv6, as with most, sshd gives a display up for want of ::1.
+        values.append(("AddressFamily", "inet"))
     lines = [f"{name} {value}" for name, value in values]
     passed = [
         f"{name}={_quoted(value)}"

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuenv.engine.archive import Member, tar_bytes
+from gpuenv.engine.events import build_image
+from gpuenv.engine.protocol import BuildRequest
 from gpuenv.ssh.keys import make_key
 from tests.conftest import REPOSITORY, missing
 from tests.launch_fixtures import PREFIX, Outcome
@@ -124,22 +129,52 @@ def seat(
     request: pytest.FixtureRequest,
 ) -> Iterator[Seat]:
     """Return a seat whose environment runs; it is removed when the file of tests is done."""
+    word = f"{PREFIX}-{request.node.name[:9]}"
+    with open_seat(session_engine, engine_environ, jupyter_image, word) as seat:
+        yield seat
+
+
+@contextmanager
+def open_seat(
+    engine: ContainerEngine,
+    engine_environ: Mapping[str, str],
+    image: str,
+    word: str,
+    *flags: str,
+) -> Iterator[Seat]:
+    """Start an environment and take the seat before it; both are gone afterwards.
+
+    Args:
+        word: Its name, once it is made fit for one.
+        flags: What is asked of ``gpuenv ssh`` beside the image.
+    """
     for program in ("ssh", "scp", "sftp", "rsync", "ssh-keygen"):
         if shutil.which(program) is None:
             missing(f"{program}, to log in with")
     root = Path(tempfile.mkdtemp(prefix="gpuenv-ssh-"))
     root.chmod(0o755)
-    seat = make_seat(
-        root, session_engine, engine_environ, jupyter_image, f"{PREFIX}-{request.node.name[:9]}"
-    )
+    seat = make_seat(root, engine, engine_environ, image, word)
     try:
-        seat.start("--image", jupyter_image, "--no-caches")
+        seat.start("--image", image, "--no-caches", *flags)
         assert seat.gpuenv("ssh", "config", "install").exit_code == 0
         yield seat
     finally:
-        for container in session_engine.containers(labels={"org.gpuenv.name": seat.name}):
-            session_engine.remove(container.id, force=True)
+        for container in engine.containers(labels={"org.gpuenv.name": seat.name}):
+            engine.remove(container.id, force=True)
         shutil.rmtree(root, ignore_errors=True)
+
+
+@contextmanager
+def changed_image(engine: ContainerEngine, image: str, *lines: str) -> Iterator[str]:
+    """Build an image that differs by some lines of a Dockerfile; return its name."""
+    ref = f"localhost/gpuenv/{PREFIX}:{secrets.token_hex(3)}"
+    dockerfile = "\n".join((f"FROM {image}", *lines, ""))
+    context = tar_bytes([Member(path="Dockerfile", content=dockerfile.encode())])
+    build_image(engine, BuildRequest(context=context, tags=(ref,)))
+    try:
+        yield ref
+    finally:
+        engine.untag(ref, force=True)
 
 
 def make_seat(
