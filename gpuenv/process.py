@@ -322,7 +322,8 @@ def start_program(
 ) -> RunningProgram:
     """Start a program that runs beside us, with our terminal but not our streams.
 
-    Ctrl-C is for us and not for it: what we still have to do may need it.
+    Ctrl-C is for us and not for it: what we still have to do may need it. On Linux it does not
+    outlive us even when we are killed.
 
     Args:
         arguments: Program and arguments; never a shell line.
@@ -341,6 +342,7 @@ def start_program(
                 stdout=subprocess.DEVNULL,
                 stderr=said,
                 env=None if env is None else dict(env),
+                preexec_fn=_ending_with_us(),  # noqa: PLW1509 - one system call, no Python lock
             )
     except (FileNotFoundError, PermissionError) as exc:
         raise ProgramNotFoundError(arguments[0]) from exc

@@ -34,15 +34,17 @@ EngineOption = Annotated[
 def status(engine: EngineOption = None) -> None:
     """Show which container engine answers and what it can do.
 
-    Without --engine the order is GPUENV_ENGINE, DOCKER_HOST, the Docker context, then the usual
-    sockets and the engine of gpuenv engine up.
+    Without --engine the order is GPUENV_ENGINE, GPUENV_HOST, DOCKER_HOST, DOCKER_CONTEXT, host in
+    gpuenv.toml, the current Docker context, then the usual sockets and that of gpuenv engine up.
 
     Example: gpuenv engine status
     """
+    from gpuenv.commands.site import settled_host
     from gpuenv.engine.status import probe_status, require_chosen
+    from gpuenv.ssh.remote import open_remote
 
     out = output.current()
-    found = probe_status(engine, os.environ)
+    found = probe_status(engine, os.environ, settled=settled_host(), transport=open_remote)
     require_chosen(found)
     out.answer(found.as_dict(), human=lambda: _print_status(found))
 
@@ -82,14 +84,16 @@ def up(
 
     Example: gpuenv engine up
     """
+    from gpuenv.commands.site import settled_host
     from gpuenv.engine.private import load_record
     from gpuenv.engine.private import up as start
     from gpuenv.engine.status import probe_status
+    from gpuenv.ssh.remote import open_remote
 
     out = output.current()
     known = load_record(os.environ)
     if not force_private and not (known and known.alive):
-        found = probe_status(None, os.environ)
+        found = probe_status(None, os.environ, settled=settled_host(), transport=open_remote)
         if found.chosen is not None:
             chosen = found.chosen
             out.answer(

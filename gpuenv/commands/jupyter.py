@@ -255,7 +255,7 @@ def _plan(
 
     container = read_wish(
         launch, image=image.tags[0] if image.tags else image.id, name=name, kind="jupyter",
-        workspace=workspace, request={**server.given(), **request},
+        workspace=workspace, request={**server.given(), **request}, remote=site.remote,
     )  # fmt: skip
     facts = gather_facts(site, image, workspace)
     return lambda port: plan_jupyter(container, facts, wish, host_port=port)

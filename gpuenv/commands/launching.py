@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -262,10 +262,12 @@ def read_wish(
     kind: Kind,
     workspace: Workspace | None,
     request: dict[str, str],
+    remote: RemoteHost | None = None,
 ) -> ContainerWish:
     """Parse and check the flags of a launch.
 
     Args:
+        remote: The host of the engine and its folders, where it is not this one.
         request: What else stands in the label for a second call to compare with.
 
     Raises:
@@ -273,7 +275,6 @@ def read_wish(
     """
     from gpuenv.containers.gpus import parse_gpus
     from gpuenv.containers.limits import LimitWish, parse_cpus, parse_size
-    from gpuenv.containers.mounts import parse_volume
     from gpuenv.containers.plan import ContainerWish
     from gpuenv.containers.ports import parse_publish
     from gpuenv.containers.users import parse_user
@@ -293,7 +294,7 @@ def read_wish(
         ),
         user=parse_user(flags.user or "caller"),
         workspace=workspace,
-        volumes=tuple(parse_volume(text, cwd=Path.cwd()) for text in flags.volume or ()),
+        volumes=tuple(_read_volume(text, remote) for text in flags.volume or ()),
         caches=not flags.no_caches,
         ports=tuple(parse_publish(text) for text in flags.publish or ()),
         cap_add=tuple(parse_capability(text) for text in flags.cap_add or ()),
@@ -305,6 +306,30 @@ def read_wish(
         network=flags.network,
         request={**flags.given(), **request},
     )
+
+
+def _read_volume(text: str, remote: RemoteHost | None) -> Mount:
+    """Read a volume; a folder of another host must be there.
+
+    Raises:
+        WorkspaceError: It is not.
+    """
+    from gpuenv.containers.errors import WorkspaceError
+    from gpuenv.containers.mounts import parse_volume
+    from gpuenv.engine.protocol import BindMount
+
+    if remote is None:
+        return parse_volume(text, cwd=Path.cwd())
+    mount = parse_volume(text, cwd=None, home=remote.facts.home)
+    if not isinstance(mount, BindMount):
+        return mount
+    if not remote.has(mount.source):
+        raise WorkspaceError(
+            f"there is no {mount.source} on {remote.address.jump}",
+            why=f"--volume {text} mounts a folder of that host",
+            fix=f"see what is there: ssh {remote.address.jump} ls {shlex.quote(mount.source)}",
+        )
+    return replace(mount, known=True)
 
 
 def default_environment(flags: LaunchFlags) -> str:
@@ -376,9 +401,9 @@ def _folder_there(remote: RemoteHost, text: str) -> Workspace:
     if remote.folder_owner(folder) is None:
         raise WorkspaceError(
             f"there is no folder {folder} on {remote.address.jump}",
-            fix=f"make it: ssh {remote.address.jump} mkdir -p {folder}",
+            fix=f"make it: ssh {remote.address.jump} mkdir -p {shlex.quote(folder)}",
         )
-    return Workspace(source=folder, explicit=True)
+    return Workspace(source=folder, explicit=True, known=True)
 
 
 def _copied_there(
@@ -394,7 +419,7 @@ def _copied_there(
     if not dry_run:
         output.current().note(f"copying {here.source} to {remote.address.jump}:{there}")
         synchronise(remote, Path(here.source), there)
-    return Workspace(source=there, explicit=True)
+    return Workspace(source=there, explicit=True, known=True)
 
 
 def gather_facts(site: Site, image: ImageInfo, workspace: Workspace | None) -> LaunchFacts:

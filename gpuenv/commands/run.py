@@ -140,6 +140,7 @@ def run(
             kind="run",
             workspace=workspace,
             request=asked,
+            remote=site.remote,
         )
         plan = plan_run(wish, gather_facts(site, found, workspace), wanted)
         if dry_run:

@@ -114,7 +114,8 @@ def open_site(address: str | None) -> Iterator[Site]:
     """Connect to the engine the user means, through SSH where it is on another host."""
     from gpuenv.containers.facts import probe_caller
     from gpuenv.engine.connect import connect
-    from gpuenv.ssh.remote import open_remote
+    from gpuenv.errors import GpuenvError
+    from gpuenv.ssh.remote import RemoteFailedError, open_remote
 
     opened: list[RemoteHost] = []
 
@@ -122,20 +123,24 @@ def open_site(address: str | None) -> Iterator[Site]:
         opened.append(open_remote(url))
         return opened[-1]
 
-    with connect(address or configured_host(), transport=transport) as engine:
+    with connect(address, settled=settled_host(), transport=transport) as engine:
         remote = opened[-1] if opened else None
-        yield Site(
+        site = Site(
             engine=engine,
             caller=probe_caller(os.environ) if remote is None else remote.facts.caller,
             remote=remote,
         )
+        try:
+            yield site
+        except GpuenvError as error:
+            if remote is None or remote.alive or isinstance(error, RemoteFailedError):
+                raise
+            raise remote.lost() from error
 
 
-def configured_host() -> str | None:
-    """Return the engine that ``gpuenv.toml`` names, where no variable names one."""
+def settled_host() -> tuple[str, str] | None:
+    """Return the engine that ``gpuenv.toml`` names, and how messages call that place."""
     from gpuenv.config import load_config
 
-    if any(os.environ.get(name) for name in ("GPUENV_ENGINE", "DOCKER_HOST", "DOCKER_CONTEXT")):
-        return None
-    setting = load_config(Path.cwd(), os.environ).text("host", None, os.environ)
-    return None if setting is None else setting.text
+    setting = load_config(Path.cwd(), os.environ).text("host", None, {})
+    return None if setting is None else (setting.text, setting.origin)

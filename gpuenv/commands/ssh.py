@@ -493,7 +493,7 @@ def _plan(
 
     container = read_wish(
         launch, image=image.tags[0] if image.tags else image.id, name=name, kind="ssh",
-        workspace=workspace, request={**session.given(), **request},
+        workspace=workspace, request={**session.given(), **request}, remote=site.remote,
     )  # fmt: skip
     facts = gather_facts(site, image, workspace)
     return lambda port: plan_ssh(container, facts, wish, host_port=port)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 def open_engine(address: str | None) -> AbstractContextManager[ContainerEngine]:
     """Connect to the engine the user means, through SSH where it is on another host."""
-    from gpuenv.commands.site import configured_host
+    from gpuenv.commands.site import settled_host
     from gpuenv.engine.connect import connect
     from gpuenv.ssh.remote import open_remote
 
-    return connect(address or configured_host(), transport=open_remote)
+    return connect(address, settled=settled_host(), transport=open_remote)
 
 
 def take_order(

@@ -40,10 +40,12 @@ class Workspace:
 
     Attributes:
         explicit: It was named, and not just where the command was called.
+        known: It was found on the engine's host, which is another one.
     """
 
     source: str
     explicit: bool = False
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +115,13 @@ def workspace_warning(workspace: Workspace, *, home: Path) -> str:
     return ""
 
 
-def parse_volume(text: str, *, cwd: Path) -> Mount:
+def parse_volume(text: str, *, cwd: Path | None, home: str | None = None) -> Mount:
     """Read ``--volume SOURCE:TARGET[:ro]``; a source with a slash or a dot is a folder.
+
+    Args:
+        text: As the user wrote it.
+        cwd: What a relative folder counts from; ``None`` where it is one of another host.
+        home: What a tilde stands for, the caller's home here by default.
 
     Raises:
         ConfigurationError: It has not that form.
@@ -131,7 +138,15 @@ def parse_volume(text: str, *, cwd: Path) -> Mount:
             fix="--volume /data/imagenet:/data:ro",
         )
     if source.startswith(("/", ".", "~")):
-        folder = cwd / Path(source).expanduser()
+        if home is not None and (source == "~" or source.startswith("~/")):
+            source = home + source[1:]
+        if cwd is None and not source.startswith("/"):
+            raise ConfigurationError(
+                f"--volume {text!r}: a folder of another host is given by its whole path",
+                why=f"{source} would count from the folder we are in, which is on this one",
+                fix=f"--volume /data/imagenet:{target}, or ~/… for your home there",
+            )
+        folder = (cwd or Path("/")) / Path(source).expanduser()
         return BindMount(source=os.path.normpath(folder), target=target, read_only=read_only)
     if not _VOLUME_NAME.fullmatch(source):
         raise ConfigurationError(

@@ -223,7 +223,7 @@ def plan_container(wish: ContainerWish, facts: LaunchFacts) -> ContainerPlan:
 
 
 def _bind(workspace: Workspace) -> BindMount:
-    return BindMount(source=workspace.source, target=WORKSPACE)
+    return BindMount(source=workspace.source, target=WORKSPACE, known=workspace.known)
 
 
 def _gpu_env(gpu: GpuPlan, caps: EngineCapabilities) -> dict[str, str]:

@@ -1,14 +1,15 @@
 """Find the engine the user means, and say exactly why when it cannot be used.
 
-Where no address is given, the first of these decides: ``GPUENV_ENGINE``, ``DOCKER_HOST``, the
-Docker context (``DOCKER_CONTEXT``, then the one chosen in Docker's configuration). Without any of
-them these sockets are tried in turn: ``/var/run/docker.sock``, the rootless one in
-``XDG_RUNTIME_DIR``, Docker Desktop's in the home folder, and the engine that ``gpuenv engine up``
-started. No ``docker`` program is needed.
+Where no address is given, the first of these decides: ``GPUENV_ENGINE``, ``GPUENV_HOST``,
+``DOCKER_HOST``, ``DOCKER_CONTEXT``, ``host`` in ``gpuenv.toml``, the context chosen in Docker's own
+configuration. Without any of them these sockets are tried in turn: ``/var/run/docker.sock``, the
+rootless one in ``XDG_RUNTIME_DIR``, Docker Desktop's in the home folder, and the engine that
+``gpuenv engine up`` started. No ``docker`` program is needed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -16,11 +17,12 @@ import socket
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from gpuenv.engine import errors as e
 from gpuenv.engine.capabilities import EngineVersion
+from gpuenv.errors import EngineUnavailableError
 from gpuenv.state import state_dir
 
 if TYPE_CHECKING:
@@ -29,9 +31,10 @@ if TYPE_CHECKING:
 
     from gpuenv.engine.protocol import ContainerEngine
     from gpuenv.engine.transport import Transport, TransportError
-    from gpuenv.errors import EngineUnavailableError
 
 PRIVATE = "private"
+Settled: TypeAlias = "tuple[str, str]"
+"""An address and where it was written: ``("ssh://gpu01", "gpuenv.toml: host")``."""
 _DEFAULT_SOCKET = "/var/run/docker.sock"
 
 
@@ -64,21 +67,29 @@ class ForwardedSocket(Protocol):
 
     path: str
 
+    def explain(self, error: EngineUnavailableError) -> EngineUnavailableError:
+        """Return why no engine answers there, where the way to it knows better."""
+        ...
+
     def close(self) -> None:
         """End the forwarding."""
         ...
 
 
-def find_addresses(target: str | None, environ: Mapping[str, str]) -> tuple[EngineAddress, ...]:
+def find_addresses(
+    target: str | None, environ: Mapping[str, str], *, settled: Settled | None = None
+) -> tuple[EngineAddress, ...]:
     """Return the addresses to try, in order; one only where the user named it.
 
     Args:
         target: A URL, the path of a socket, ``private``, or the name of a Docker context.
         environ: Where the variables and the home folder are looked up.
+        settled: What a settings file says, and which; every variable wins over it.
     """
     for value, origin in (
         (target, "--engine"),
         (environ.get("GPUENV_ENGINE"), "GPUENV_ENGINE"),
+        (environ.get("GPUENV_HOST"), "GPUENV_HOST"),
     ):
         if value:
             return (_named(value, origin, environ),)
@@ -90,6 +101,8 @@ def find_addresses(target: str | None, environ: Mapping[str, str]) -> tuple[Engi
                 tls=_environment_tls(environ),
             ),
         )
+    if settled is not None and not environ.get("DOCKER_CONTEXT"):
+        return (_named(*settled, environ),)
     context = environ.get("DOCKER_CONTEXT") or _current_context(environ)
     if context and context != "default":
         return (_context(context, environ),)
@@ -261,6 +274,7 @@ def connect(
     target: str | None = None,
     *,
     environ: Mapping[str, str] | None = None,
+    settled: Settled | None = None,
     transport: Callable[[str], ForwardedSocket] | None = None,
     timeout_s: float = 20,
 ) -> ContainerEngine:
@@ -269,6 +283,7 @@ def connect(
     Args:
         target: The value of ``--engine``; see :func:`find_addresses`.
         environ: The process's own by default.
+        settled: What a settings file says, and which.
         transport: Opens ``ssh://`` addresses: forwards the remote socket and returns its local end.
         timeout_s: How long the first answers may take.
 
@@ -276,19 +291,22 @@ def connect(
         EngineUnavailableError: A subclass for each reason; where several sockets were tried, the
             one that came closest.
     """
-    return locate(target, environ=environ, transport=transport, timeout_s=timeout_s)[0]
+    return locate(
+        target, environ=environ, settled=settled, transport=transport, timeout_s=timeout_s
+    )[0]
 
 
 def locate(
     target: str | None = None,
     *,
     environ: Mapping[str, str] | None = None,
+    settled: Settled | None = None,
     transport: Callable[[str], ForwardedSocket] | None = None,
     timeout_s: float = 20,
 ) -> tuple[ContainerEngine, EngineAddress]:
     """Connect as :func:`connect` does, and tell by which address."""
     environ = os.environ if environ is None else environ
-    addresses = find_addresses(target, environ)
+    addresses = find_addresses(target, environ, settled=settled)
     failures: list[EngineUnavailableError] = []
     for address in addresses:
         try:
@@ -323,7 +341,7 @@ def open_address(
     timeout_s: float = 20,
 ) -> ContainerEngine:
     """Connect to one address; see :func:`connect`."""
-    url, on_close = address.url, None
+    url, on_close, forwarded = address.url, None, None
     if url.startswith("ssh://"):
         if transport is None:
             raise e.EngineAddressError(
@@ -340,10 +358,15 @@ def open_address(
             on_close=on_close,
             timeout_s=timeout_s,
         )
-    except BaseException:
-        if on_close is not None:
-            on_close()
-        raise
+    except BaseException as error:
+        if forwarded is None:
+            raise
+        with contextlib.closing(forwarded):
+            if isinstance(error, EngineUnavailableError):
+                better = forwarded.explain(error)
+                if better is not error:
+                    raise better from error
+            raise
 
 
 def _handshake(

@@ -71,11 +71,16 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindMount:
-    """A folder or file of the host; it must exist."""
+    """A folder or file of the host; it must exist.
+
+    Attributes:
+        known: It was found on the engine's host, so nobody need be told that it is looked up there.
+    """
 
     source: str
     target: str
     read_only: bool = False
+    known: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,10 +194,13 @@ def _review_users(spec: ContainerSpec, caps: EngineCapabilities) -> Iterator[Fin
 
 
 def _review_mounts(spec: ContainerSpec, caps: EngineCapabilities) -> Iterator[Finding]:
-    if not caps.local and any(isinstance(mount, BindMount) for mount in spec.mounts):
+    unknown = [
+        mount.source for mount in spec.mounts if isinstance(mount, BindMount) and not mount.known
+    ]
+    if unknown and not caps.local:
         yield _warning(
             "mounts",
-            "mounted folders are looked up on the engine's host",
+            f"mounted folders are looked up on the engine's host: {', '.join(unknown)}",
             f"the engine {caps.name or ''} is not on this machine".replace("  ", " "),
         )
     for file in spec.files:

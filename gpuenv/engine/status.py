@@ -14,9 +14,10 @@ from gpuenv.engine.connect import (
 from gpuenv.errors import EngineUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gpuenv.engine.capabilities import EngineCapabilities
+    from gpuenv.engine.connect import ForwardedSocket, Settled
 
 _GIB = 1 << 30
 
@@ -63,13 +64,26 @@ class EngineStatus:
         }
 
 
-def probe_status(target: str | None, environ: Mapping[str, str]) -> EngineStatus:
-    """Try every address in order and ask the first engine that answers."""
+def probe_status(
+    target: str | None,
+    environ: Mapping[str, str],
+    *,
+    settled: Settled | None = None,
+    transport: Callable[[str], ForwardedSocket] | None = None,
+) -> EngineStatus:
+    """Try every address in order and ask the first engine that answers.
+
+    Args:
+        target: The value of ``--engine``.
+        environ: Where the variables and the home folder are looked up.
+        settled: What a settings file says, and which.
+        transport: Opens ``ssh://`` addresses.
+    """
     attempts: list[Attempt] = []
     capabilities, free_bytes = None, None
-    for address in find_addresses(target, environ):
+    for address in find_addresses(target, environ, settled=settled):
         try:
-            engine = open_address(address)
+            engine = open_address(address, transport=transport)
         except EngineUnavailableError as error:
             attempts.append(Attempt(address=address, error=error))
             continue

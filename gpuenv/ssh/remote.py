@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
@@ -45,6 +45,13 @@ _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+-]*")
 _PATH = re.compile(r"/[A-Za-z0-9_./@+-]+")
 _SOCKETS = ("/var/run/docker.sock", "/run/user/$(id -u)/docker.sock")
 _MARK = "gpuenv-facts"
+# A socket's path may have 107 bytes, and ssh first makes one with 17 more.
+_LONGEST_FOLDER = 107 - 17 - len("/gpuenv-12345678/engine.sock")
+_VANISHED = 24  # rsync: a file went away meanwhile; everything else was copied
+_REFUSED = re.compile(r"open failed: (?:administratively prohibited|unknown channel type)[^\r\n]*")
+_NOT_OPENED = re.compile(r"open failed: [^\r\n]*")
+
+_LOG = "log"
 
 SocketState = Literal["usable", "denied", "missing"]
 
@@ -83,6 +90,12 @@ class RemotePermissionError(EngineUnavailableError):
     """The user there may not use the container engine."""
 
     slug = "remote-no-permission"
+
+
+class RemoteForwardingError(EngineUnavailableError):
+    """The SSH server of a remote host lets nothing through it."""
+
+    slug = "remote-forwarding"
 
 
 class RemoteFailedError(EngineUnavailableError):
@@ -195,6 +208,8 @@ def login_arguments(
         "ControlPath": str(control).replace("%", "%%"),
         "ControlPersist": "no",
         "ClearAllForwardings": "yes",
+        # What went wrong is told by what it says.
+        "LogLevel": "INFO",
         "ForwardAgent": "no",
         "ForwardX11": "no",
         "PermitLocalCommand": "no",
@@ -224,6 +239,18 @@ def control_arguments(
     return words if command is None else (*words, command)
 
 
+_NO_NAME = re.compile(r"Could not resolve hostname|Name or service not known")
+_HOST_KEY = re.compile(r"Host key verification failed")
+_NOT_LET_IN = re.compile(r"Permission denied \(|Too many authentication failures")
+_NOT_REACHED = re.compile(
+    r"Connection (?:refused|timed out|reset|closed)|No route to host|unreachable|"
+    r"Operation timed out|kex_exchange_identification|banner exchange"
+)
+_KNOWN_WORDS = re.compile(
+    "|".join(one.pattern for one in (_NO_NAME, _HOST_KEY, _NOT_LET_IN, _NOT_REACHED))
+)
+
+
 def explain_failure(address: RemoteAddress, said: str) -> EngineUnavailableError:
     """Return the error that the words of ``ssh`` stand for; pure.
 
@@ -237,14 +264,16 @@ def explain_failure(address: RemoteAddress, said: str) -> EngineUnavailableError
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = "\n".join(line for line in lines if set(line) != {"@"})[-1500:]
     host = address.jump
-    if re.search(r"Could not resolve hostname|Name or service not known", said):
+    # What the host greets with comes first, and may say anything.
+    said = next((line for line in reversed(lines) if _KNOWN_WORDS.search(line)), "")
+    if _NO_NAME.search(said):
         return RemoteNameError(
             f"there is no host {address.host}",
             why=last,
             fix="check the name; one that only ssh knows stands in ~/.ssh/config",
         )
-    if re.search(r"Host key verification failed|REMOTE HOST IDENTIFICATION HAS CHANGED", said):
-        changed = "IDENTIFICATION HAS CHANGED" in said
+    if _HOST_KEY.search(said):
+        changed = "IDENTIFICATION HAS CHANGED" in last
         return RemoteHostKeyError(
             f"the host key of {host} has changed"
             if changed
@@ -255,17 +284,13 @@ def explain_failure(address: RemoteAddress, said: str) -> EngineUnavailableError
             if changed
             else f"log in once with ssh {host} and compare the fingerprint with its operator's",
         )
-    if re.search(r"Permission denied \(|Too many authentication failures", said):
+    if _NOT_LET_IN.search(said):
         return RemoteAuthenticationError(
             f"{host} does not let you in",
             why=last,
             fix=f"see that ssh {host} works: the key in your agent (ssh-add -l), the user's name",
         )
-    if re.search(
-        r"Connection (?:refused|timed out|reset|closed)|No route to host|unreachable|"
-        r"Operation timed out|kex_exchange_identification|banner exchange",
-        said,
-    ):
+    if _NOT_REACHED.search(said):
         return RemoteNetworkError(
             f"{host} cannot be reached",
             why=last,
@@ -327,7 +352,7 @@ def require_engine(facts: RemoteFacts, address: RemoteAddress) -> None:
         )
     if facts.socket_state == "denied":
         raise RemotePermissionError(
-            f"{facts.caller.login} may not use the container engine on {address.jump}",
+            f"{facts.caller.login} may not use the container engine on {address.host}",
             why=f"{facts.socket} is there and cannot be written by {facts.caller.login}",
             fix=f"on that host: sudo usermod -aG docker {facts.caller.login}, then log in again",
         )
@@ -350,7 +375,7 @@ class RemoteHost:
     def __init__(self, address: RemoteAddress, folder: Path, login: RunningProgram) -> None:
         self.address = address
         self.path = str(folder / "engine.sock")
-        self._folder = folder
+        self.folder = folder
         self._control = folder / "control"
         self._login = login
         self._facts: RemoteFacts | None = None
@@ -359,7 +384,7 @@ class RemoteHost:
     def facts(self) -> RemoteFacts:
         """What the host says of itself; asked once."""
         if self._facts is None:
-            answer = self.run(_question(self.address))
+            answer = self._ask(_question(self.address))
             self._facts = parse_facts(answer.stdout, self.address)
         return self._facts
 
@@ -368,17 +393,20 @@ class RemoteHost:
         """How ``rsync -e`` reaches the host through the login that there is."""
         return control_arguments(self.address, self._control)[: -len(self.address.arguments)]
 
-    def run(self, line: str, *, stdin: bytes = b"", timeout_s: float = _ASK_TIMEOUT_S) -> Completed:
-        """Run a shell line there.
+    def run(self, line: str) -> Completed:
+        """Run a line of a POSIX shell there, whatever the user's own shell is and greets with.
 
         Raises:
             RemoteFailedError: The connection is lost.
         """
+        done = self._ask(f"sh -c {shlex.quote(f'echo {_MARK}; {line}')}")
+        return replace(done, stdout=done.stdout.partition(f"{_MARK}\n")[2])
+
+    def _ask(self, line: str, *, timeout_s: float = _ASK_TIMEOUT_S) -> Completed:
         try:
             return run_program(
                 control_arguments(self.address, self._control, command=line),
                 timeout_s=timeout_s,
-                stdin=stdin,
             )
         except ProgramTimeoutError as exc:
             raise RemoteFailedError(
@@ -413,8 +441,10 @@ class RemoteHost:
 
         Raises:
             OSError: Nobody listens there.
+            RemoteForwardingError: The last one was refused for good.
         """
-        path = self._folder / f"{port}.sock"
+        self.require_forwarding()
+        path = self.folder / f"{port}.sock"
         if not path.exists():
             self.forward(str(path), f"{host}:{port}")
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -435,6 +465,58 @@ class RemoteHost:
             return None
         return FolderOwner(uid=int(numbers[0]), gid=int(numbers[1]))
 
+    def has(self, path: str) -> bool:
+        """Say whether there is such a file or folder there."""
+        return self.run(f"test -e {shlex.quote(path)}").exit_code == 0
+
+    @property
+    def said(self) -> str:
+        """What ``ssh`` has said since the login."""
+        try:
+            return (self.folder / _LOG).read_text("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def require_forwarding(self) -> None:
+        """Refuse to go on where the host's sshd has refused to open a way through it.
+
+        Raises:
+            RemoteForwardingError: It has.
+        """
+        refused = _REFUSED.findall(self.said)
+        if refused:
+            raise forwarding_error(self.address, f"it said: {refused[-1]}")
+
+    def explain(self, error: EngineUnavailableError) -> EngineUnavailableError:
+        """Return why the engine's socket is of no use, as far as it is a matter of the way there.
+
+        An sshd that forwards no sockets and an engine that does not run make the same noise, so
+        the host is asked who listens.
+        """
+        if not self.alive:
+            return self.lost()
+        failed = _NOT_OPENED.findall(self.said)
+        if not failed:
+            return error
+        path = self.facts.socket
+        listening = self.run(f"grep -qs ' 00010000 .*/{Path(path).name}$' /proc/net/unix")
+        if listening.exit_code == 0 or _REFUSED.search(self.said):
+            return forwarding_error(self.address, f"{path} is there, and: {failed[-1]}")
+        return RemoteNoEngineError(
+            f"the container engine on {self.address.jump} does not answer",
+            why=f"{path} is there, and: {failed[-1]}",
+            fix="start it there: sudo systemctl start docker; if it runs, the host's sshd does not "
+            "let its socket through: AllowTcpForwarding, AllowStreamLocalForwarding",
+        )
+
+    def lost(self) -> EngineUnavailableError:
+        """Return the error that stands for a connection that has ended."""
+        return RemoteFailedError(
+            f"the connection to {self.address.jump} is lost",
+            why=self.said.strip()[-500:] or "its ssh has ended",
+            fix="run the command again; what runs there goes on",
+        )
+
     @property
     def alive(self) -> bool:
         """Whether the connection still stands."""
@@ -443,13 +525,23 @@ class RemoteHost:
     def close(self) -> None:
         """Log out."""
         self._login.stop()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def forwarding_error(address: RemoteAddress, why: str) -> RemoteForwardingError:
+    """Return the error for an SSH server that lets no ports and sockets through; pure."""
+    return RemoteForwardingError(
+        f"the SSH server of {address.jump} forwards nothing",
+        why=why,
+        fix="its sshd_config must say AllowTcpForwarding yes and AllowStreamLocalForwarding yes "
+        "for you (or local), and no PermitOpen or DisableForwarding in their way",
+    )
 
 
 def open_remote(url: str) -> RemoteHost:
@@ -484,9 +576,11 @@ def log_in(address: RemoteAddress, *, batch: bool = False) -> RemoteHost:
             why="remote hosts are reached by the user's own OpenSSH",
             fix="install the OpenSSH client: apt-get install openssh-client",
         )
-    # A socket's path may have 107 bytes, and ssh first makes one with 17 more.
-    folder = Path(tempfile.mkdtemp(prefix="gpuenv-"))
-    log = folder / "log"
+    parent = tempfile.gettempdir()
+    folder = Path(
+        tempfile.mkdtemp(prefix="gpuenv-", dir="/tmp" if len(parent) > _LONGEST_FOLDER else parent)  # noqa: S108 - private to us: 0700
+    )
+    log = folder / _LOG
     try:
         login = start_program(login_arguments(address, folder / "control", batch=batch), stderr=log)
         try:
@@ -549,9 +643,20 @@ def synchronise(host: RemoteHost, source: Path, target: str, *, back: bool = Fal
             "there is no rsync program on this machine",
             fix="install rsync, or give a folder of the host: --remote-workspace PATH",
         ) from exc
-    if done.exit_code:
+    if done.exit_code not in {0, _VANISHED}:
         raise RemoteFailedError(
             f"the workspace could not be copied {'from' if back else 'to'} {host.address.jump}",
             why=done.stderr.strip()[-1500:],
-            fix="rsync must be installed on both sides",
+            fix=_rsync_fix(done.stderr, host),
         )
+
+
+def _rsync_fix(said: str, host: RemoteHost) -> str:
+    if "is your shell clean" in said or "protocol incompatibility" in said:
+        return (
+            f"the shell of {host.facts.caller.login} there prints text before every command: put "
+            "[[ $- == *i* ]] || return at the top of its ~/.bashrc"
+        )
+    if "not found" in said:
+        return f"install rsync on {host.address.jump}, or give a folder of it: --remote-workspace"
+    return "see what rsync says; it needs room there and files that you may read here"

@@ -1,7 +1,8 @@
-"""Another GPU host on this machine: own network, own sshd with its own keys, own engine.
+"""Another GPU host on this machine: own network, own accounts, own sshd and keys, own engine.
 
 The engine is a private one of gpuenv's in the network namespace of that host, so that a port
-published on its loopback can be reached from there alone, as on a real second machine.
+published on its loopback can be reached from there alone, as on a real second machine. Its sshd
+sees accounts and a ``/run`` of its own: there the engine's socket lies where Docker has it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,22 @@ from tests.conftest import REPOSITORY, missing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+DOCKER_GROUP = 61999
+# Who has an account there: uid, and whether the engine's group is one of theirs.
+ACCOUNTS = {
+    "root": (0, True),
+    "alice": (61001, False),
+    "loud": (61002, True),
+    "corp\\bob": (61003, True),
+}
+# What is another at a port of its own.
+PORTS = {
+    2201: "AllowTcpForwarding no\n  AllowStreamLocalForwarding yes",
+    2202: "AllowStreamLocalForwarding no",
+    2203: "Banner {root}/banner",
+}
+BANNER = "Permission denied (publickey) to strangers.\nHost key verification failed, they say.\n"
+_GREETING = "echo Welcome to gpu01; echo and mind the step >&2\n"
 _PRIVATE = """
 import os, sys
 from gpuenv.engine.private import down, up
@@ -50,6 +67,7 @@ class Lab:
 
     root: Path
     address: str
+    address6: str
     socket: str
     namespace: str
     bin: Path
@@ -57,7 +75,12 @@ class Lab:
     @property
     def url(self) -> str:
         """The engine, as ``--host`` takes it."""
-        return f"ssh://gpu01{self.socket}"
+        return "ssh://gpu01"
+
+    @property
+    def home(self) -> Path:
+        """Where root's home is there."""
+        return self.root / "homes" / "root"
 
     @property
     def known_hosts(self) -> Path:
@@ -72,7 +95,46 @@ class Lab:
     def trust(self) -> None:
         """Make the host's key known to the user."""
         key = (self.root / "hostkey.pub").read_text().split()
-        self.known_hosts.write_text(f"gpu01,{self.address} {key[0]} {key[1]}\n")
+        names = ["gpu01", self.address, self.address6]
+        names += [f"[{self.address}]:{port}" for port in PORTS]
+        self.known_hosts.write_text(f"{','.join(names)} {key[0]} {key[1]}\n")
+
+    def sshd_pid(self) -> int:
+        """Return the process that listens for logins."""
+        return int((self.root / "sshd.pid").read_text())
+
+    def cut(self) -> None:
+        """End its sshd with every session, as a reboot does."""
+        pid = self.sshd_pid()
+        sessions = [leaf for child in children_of(pid) for leaf in (child, *children_of(child))]
+        for one in (pid, *sessions):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        wait_for(lambda: not Path(f"/proc/{pid}").exists())
+        (self.root / "sshd.pid").unlink()
+
+    def serve(self) -> None:
+        """Let its sshd listen."""
+        script = "\n".join([
+            "mount --make-rprivate /",
+            *(f"mount --bind {self.root}/etc/{name} /etc/{name}" for name in _TABLES),
+            f"touch {self.root}/docker.sock; mount --bind {self.socket} {self.root}/docker.sock",
+            "mount -t tmpfs tmpfs /run",
+            "mkdir -m 755 /run/sshd",
+            f"touch /run/docker.sock; mount --bind {self.root}/docker.sock /run/docker.sock",
+            f"exec /usr/sbin/sshd -f {self.root}/sshd_config",
+        ])  # fmt: skip
+        done = subprocess.run(
+            ["nsenter", f"--net=/run/netns/{self.namespace}", "unshare", "--mount",
+             "sh", "-ec", script],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            missing(f"a host with its own accounts ({done.stderr[-300:]})")
+        wait_for((self.root / "sshd.pid").exists)
+
+
+_TABLES = ("passwd", "group", "shadow")
 
 
 def require_lab() -> None:
@@ -95,7 +157,7 @@ def lab() -> Iterator[Lab]:
     word = secrets.token_hex(3)
     namespace, outer = f"gpuenv-{word}", f"glab{word}"
     third = 1 + secrets.randbelow(250)
-    ours, address = f"10.99.{third}.1", f"10.99.{third}.2"
+    ours, address, address6 = f"10.99.{third}.1", f"10.99.{third}.2", f"fd99:{third:x}::2"
     environ = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("GPUENV_", "DOCKER_"))},
         "GPUENV_STATE_DIR": str(root / "engine"),
@@ -115,8 +177,10 @@ def lab() -> Iterator[Lab]:
         call("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0",
              "netns", namespace)  # fmt: skip
         call("ip", "addr", "add", f"{ours}/24", "dev", outer)
+        call("ip", "-6", "addr", "add", f"fd99:{third:x}::1/64", "dev", outer, "nodad")
         call("ip", "link", "set", outer, "up")
         call("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+        call("ip", "-n", namespace, "-6", "addr", "add", f"{address6}/64", "dev", "eth0", "nodad")
         call("ip", "-n", namespace, "link", "set", "eth0", "up")
         call("ip", "-n", namespace, "route", "add", "default", "via", ours)
         for name in ("hostkey", "userkey"):
@@ -125,16 +189,13 @@ def lab() -> Iterator[Lab]:
             path.touch(mode=0o600)
             path.write_text(pair.private.reveal())
             path.with_suffix(".pub").write_text(pair.public.line + "\n")
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        (root / "sshd_config").write_text(
-            f"ListenAddress {address}\nHostKey {root}/hostkey\nPidFile {root}/sshd.pid\n"
-            f"AuthorizedKeysFile {root}/userkey.pub\nStrictModes no\nUsePAM no\n"
-            "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
-            "Subsystem sftp internal-sftp\n"
-        )
-        call(*inside, "/usr/sbin/sshd", "-f", str(root / "sshd_config"))
         socket = call(*inside, sys.executable, "-c", _PRIVATE, "up")
-        made = Lab(root=root, address=address, socket=socket, namespace=namespace, bin=root / "bin")
+        made = Lab(
+            root=root, address=address, address6=address6, socket=socket, namespace=namespace,
+            bin=root / "bin",
+        )  # fmt: skip
+        _make_host(made)
+        made.serve()
         _make_client(made)
         yield made
     finally:
@@ -151,13 +212,68 @@ def lab() -> Iterator[Lab]:
         shutil.rmtree(root, ignore_errors=True)
 
 
+def _make_host(made: Lab) -> None:
+    """Write the accounts there, and what its sshd allows at which port."""
+    os.chown(made.socket, 0, DOCKER_GROUP)
+    Path(made.socket).chmod(0o660)
+    tables = dict.fromkeys(_TABLES, "")
+    members = ",".join(name for name, (_, may) in ACCOUNTS.items() if may)
+    tables["group"] = f"root:x:0:\nnogroup:x:65534:\ndocker:x:{DOCKER_GROUP}:{members}\n"
+    for name, (uid, _) in ACCOUNTS.items():
+        home = made.root / "homes" / name.replace("\\", "_")
+        home.mkdir(parents=True)
+        os.chown(home, uid, uid)
+        tables["passwd"] += f"{name}:x:{uid}:{uid}::{home}:/bin/bash\n"
+        if uid:
+            tables["group"] += f"g{uid}:x:{uid}:\n"
+        if name == "loud":
+            (home / ".bashrc").write_text(_GREETING)
+    for name in ("sshd", "nobody"):
+        tables["passwd"] += f"{name}:x:65534:65534::/run/sshd:/usr/sbin/nologin\n"
+    for name in (*ACCOUNTS, "sshd", "nobody"):
+        tables["shadow"] += f"{name}:*:19000:0:99999:7:::\n"
+    (made.root / "etc").mkdir()
+    for name, text in tables.items():
+        (made.root / "etc" / name).write_text(text)
+    (made.root / "banner").write_text(BANNER)
+    listen = [f"ListenAddress {made.address}:22", f"ListenAddress [{made.address6}]:22"]
+    listen += [f"ListenAddress {made.address}:{port}" for port in PORTS]
+    matches = [
+        f"Match LocalPort {port}\n  {text.format(root=made.root)}" for port, text in PORTS.items()
+    ]
+    (made.root / "sshd_config").write_text(
+        "\n".join([
+            *listen,
+            f"HostKey {made.root}/hostkey",
+            f"PidFile {made.root}/sshd.pid",
+            f"AuthorizedKeysFile {made.root}/userkey.pub",
+            "StrictModes no",
+            "UsePAM no",
+            "PermitRootLogin prohibit-password",
+            "PasswordAuthentication no",
+            "Subsystem sftp internal-sftp",
+            *matches,
+            "",
+        ])
+    )  # fmt: skip
+
+
 def _make_client(made: Lab) -> None:
     """Write the user's side: ``ssh`` goes by the account's home, so it is given another file."""
+    there = f"HostName {made.address}\n  User root"
     (made.root / "config").write_text(
-        f"Host gpu01\n  HostName {made.address}\n  User root\n"
+        f"Host gpu01\n  {there}\n"
         f"Host closed\n  HostName {made.address}\n  Port 1\n"
-        f"Host nokey\n  HostName {made.address}\n  User root\n  PubkeyAuthentication no\n"
+        f"Host nokey\n  {there}\n  PubkeyAuthentication no\n"
         f"Host noshell\n  HostName {made.address}\n  User nobody\n"
+        f"Host notcp\n  {there}\n  Port 2201\n"
+        f"Host nolocal\n  {there}\n  Port 2202\n"
+        f"Host banner\n  {there}\n  Port 2203\n"
+        f"Host strange\n  HostName {made.address}\n  User mallory\n  Port 2203\n"
+        f"Host behind\n  {there}\n  ProxyJump gpu01\n"
+        f"Host forced\n  {there}\n  RequestTTY force\n  RemoteCommand sh -c 'echo hello; exec sh'\n"
+        f"  ControlMaster auto\n  ControlPath {made.root}/cm-%C\n  ControlPersist 60\n"
+        "  LocalForward 127.0.0.1:1 127.0.0.1:1\n  ForwardAgent yes\n  LogLevel QUIET\n"
         f"Host *\n  UserKnownHostsFile {made.known_hosts}\n  IdentityFile {made.root}/userkey\n"
         "  StrictHostKeyChecking yes\n"
     )
