@@ -120,3 +120,18 @@ def reason(exc: OSError | UnicodeDecodeError) -> str:
     if isinstance(exc, UnicodeDecodeError):
         return f"it is no text in UTF-8: byte {exc.start} is {exc.object[exc.start]:#04x}"
     return exc.strerror or str(exc)
+
+
+def parse_json(text: str) -> object:
+    """Return what a JSON text says.
+
+    Raises:
+        ValueError: It is none, or one within the other deeper than can be read.
+    """
+    import json
+
+    try:
+        value: object = json.loads(text)
+    except RecursionError as exc:
+        raise ValueError("it is nested too deeply") from exc
+    return value

@@ -7,6 +7,7 @@ warnings of ``create`` and the names of the output streams.
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 from contextlib import closing, contextmanager
@@ -455,15 +456,13 @@ class ApiEngine:
         raise NotImplementedError(message, ref)
 
     def _registry_headers(self, name: str, login: RegistryLogin | None) -> dict[str, str]:
-        from docker import auth as sdk_auth
+        from gpuenv.engine.docker_config import find_login, login_header, registry_of
 
-        registry, _ = sdk_auth.resolve_repository_name(name)
         if login is not None:
-            found: dict[str, str] = {"username": login.username, "password": login.password}
+            found = {"username": login.username, "password": login.password}
         else:
-            configs = sdk_auth.load_config(config_dict=None)
-            found = configs.resolve_authconfig(registry) or {}
-        return {"X-Registry-Auth": sdk_auth.encode_header(found).decode()}
+            found = find_login(registry_of(name), os.environ)
+        return {"X-Registry-Auth": login_header(found)}
 
     def import_image(self, tar: TarBytes, ref: str, *, changes: tuple[str, ...] = ()) -> str:
         """Make an image of one layer from the tar of a root file system; return its id."""

@@ -22,7 +22,9 @@ from urllib.parse import urlsplit
 
 from gpuenv.engine import errors as e
 from gpuenv.engine.capabilities import EngineVersion
+from gpuenv.engine.docker_config import docker_folder, load_docker_config
 from gpuenv.errors import EngineUnavailableError
+from gpuenv.reading import parse_json, read_named_text, reason
 from gpuenv.state import state_dir
 
 if TYPE_CHECKING:
@@ -183,40 +185,19 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _docker_config(environ: Mapping[str, str]) -> Path | None:
-    if environ.get("DOCKER_CONFIG"):
-        return Path(environ["DOCKER_CONFIG"])
-    return Path(environ["HOME"]) / ".docker" if environ.get("HOME") else None
-
-
 def _current_context(environ: Mapping[str, str]) -> str:
-    folder = _docker_config(environ)
-    if folder is None:
-        return ""
-    try:
-        data = json.loads((folder / "config.json").read_text("utf-8"))
-        if not isinstance(data, dict):
-            raise TypeError("it holds no JSON object")  # noqa: TRY301 - told as unreadable, below
-    except OSError:
-        return ""
-    except (TypeError, ValueError) as exc:
-        raise e.EngineContextError(
-            f"{folder / 'config.json'} cannot be read",
-            why=str(exc),
-            fix="mend the file: the Docker client reads it as well",
-        ) from exc
-    return str(data.get("currentContext") or "")
+    return str(load_docker_config(environ).get("currentContext") or "")
 
 
 def _context(name: str, environ: Mapping[str, str]) -> EngineAddress:
     """Return the address of a Docker context: a folder named by the SHA-256 of its name."""
     if name == "default":
         return EngineAddress(url=f"unix://{_DEFAULT_SOCKET}", found_via="context default")
-    folder = _docker_config(environ) or Path("/nonexistent")
+    folder = docker_folder(environ) or Path("/nonexistent")
     digest = hashlib.sha256(name.encode()).hexdigest()
     meta = folder / "contexts" / "meta" / digest / "meta.json"
     try:
-        endpoint = json.loads(meta.read_text("utf-8"))["Endpoints"]["docker"]
+        endpoint = _read_meta(meta)["Endpoints"]["docker"]
         url = str(endpoint["Host"])
     except FileNotFoundError as exc:
         raise e.EngineContextError(
@@ -227,7 +208,7 @@ def _context(name: str, environ: Mapping[str, str]) -> EngineAddress:
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise e.EngineContextError(
             f"the Docker context {name} is broken",
-            why=f"{meta}: {type(exc).__name__}: {exc}",
+            why=f"{meta}: {_meta_fault(exc)}",
             fix="make it anew with docker context create, or name the engine with --engine",
         ) from exc
     tls_folder = folder / "contexts" / "tls" / digest / "docker"
@@ -239,10 +220,20 @@ def _context(name: str, environ: Mapping[str, str]) -> EngineAddress:
     )
 
 
+def _meta_fault(exc: Exception) -> str:
+    if isinstance(exc, (OSError, UnicodeDecodeError)):
+        return reason(exc)
+    return f"it has no {exc}" if isinstance(exc, KeyError) else str(exc)
+
+
+def _read_meta(path: Path) -> Any:
+    return parse_json(read_named_text(path))
+
+
 def _context_names(folder: Path) -> list[str]:
     def name_in(meta: Path) -> str:
         try:
-            return str(json.loads(meta.read_text("utf-8"))["Name"])
+            return str(_read_meta(meta)["Name"])
         except (OSError, ValueError, KeyError, TypeError):
             return ""
 
@@ -256,7 +247,7 @@ def _environment_tls(environ: Mapping[str, str]) -> TlsFiles | None:
     if not verify and not environ.get("DOCKER_TLS"):
         return None
     folder = environ.get("DOCKER_CERT_PATH")
-    base = Path(folder) if folder else _docker_config(environ)
+    base = Path(folder) if folder else docker_folder(environ)
     return _tls_in(base, verify=verify) if base else TlsFiles(verify=verify)
 
 

@@ -62,6 +62,12 @@ class EngineTlsError(EngineUnavailableError):
     slug = "engine-tls"
 
 
+class DockerConfigError(EngineUnavailableError):
+    """The Docker client's own settings cannot be used."""
+
+    slug = "docker-config"
+
+
 class EngineLostError(EngineUnavailableError):
     """The engine went away in the middle of an operation."""
 
@@ -168,6 +174,12 @@ class RegistryDeniedError(TransferFailedError):
     """The registry wants a login, or denies this one."""
 
     slug = "registry-denied"
+
+
+class RegistryLoginError(TransferFailedError):
+    """The credential helper that Docker's settings name gives no login."""
+
+    slug = "registry-login"
 
 
 class RegistryUnreachableError(TransferFailedError):

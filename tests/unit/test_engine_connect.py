@@ -95,7 +95,7 @@ def test_a_broken_context_is_told_with_its_file(tmp_path: Path, content: str) ->
 
 def test_a_broken_docker_configuration_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{nonsense")
-    with pytest.raises(e.EngineContextError, match=r"config\.json"):
+    with pytest.raises(e.DockerConfigError, match=r"config\.json"):
         find_addresses(None, {"DOCKER_CONFIG": str(tmp_path)})
 
 
@@ -141,5 +141,5 @@ def test_tls_follows_dockers_variables(tmp_path: Path) -> None:
 
 def test_a_docker_configuration_that_holds_no_object_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(e.EngineContextError, match=r"config\.json cannot be read"):
+    with pytest.raises(e.DockerConfigError, match=r"config\.json cannot be used"):
         find_addresses(None, {"DOCKER_CONFIG": str(tmp_path)})
