@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gpuenv.containers.accounts import account_files
 from gpuenv.containers.errors import (
     EnvironmentAmbiguousError,
     EnvironmentDiffersError,
@@ -27,9 +29,7 @@ from gpuenv.containers.identity import (
     identity_of,
 )
 from gpuenv.containers.plan import Note
-from gpuenv.containers.users import edit_group, edit_passwd
 from gpuenv.engine.errors import ImageInUseError, NameTakenError, PortTakenError, RlimitRefusedError
-from gpuenv.engine.protocol import PutFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -177,13 +177,15 @@ def _create(engine: ContainerEngine, plan: ContainerPlan, on_note: Callable[[Not
     for volume in plan.volumes:
         engine.create_volume(volume.name, labels=volume.labels(plan.identity.created))
     try:
-        created = engine.create(plan.spec)
+        # All files go in by one copy, below: each costs as much as making the container does.
+        created = engine.create(replace(plan.spec, files=()))
     except NameTakenError as taken:
         raise _name_taken(engine, plan, taken) from taken
     for finding in created.findings:
         level = "warning" if finding.severity == "refusal" else finding.severity
         on_note(Note(level=level, text=". ".join(t for t in (finding.what, finding.why) if t)))
-    files = (*plan.folders, *_accounts(engine, created.id, plan))
+    accounts = account_files(engine, created.id, plan, environ=os.environ)
+    files = (*plan.spec.files, *plan.folders, *accounts)
     if files:
         engine.put_files(created.id, files)
     return created.id
@@ -204,24 +206,6 @@ def _name_taken(
         f"the name {plan.spec.name} is taken by a container that gpuenv did not make",
         why=taken.why,
         fix="choose another --name, or remove that container",
-    )
-
-
-def _accounts(engine: ContainerEngine, container: str, plan: ContainerPlan) -> tuple[PutFile, ...]:
-    """Return the passwd and group files of the image with the mapped user in them."""
-    user = plan.user
-    if not user.mapped or user.uid is None or user.gid is None:
-        return ()
-
-    def text(path: str) -> str:
-        return (engine.read_file(container, path) or b"").decode("utf-8", "surrogateescape")
-
-    passwd = edit_passwd(text("/etc/passwd"), uid=user.uid, gid=user.gid)
-    gids = (user.gid, *(int(group) for group in user.group_add))
-    group = edit_group(text("/etc/group"), gids=gids)
-    return (
-        PutFile(path="/etc/passwd", content=passwd.encode("utf-8", "surrogateescape")),
-        PutFile(path="/etc/group", content=group.encode("utf-8", "surrogateescape")),
     )
 
 

@@ -100,6 +100,7 @@ class ContainerPlan:
     """One container, wholly decided.
 
     Attributes:
+        image_id: Of the image; empty where it is not there yet.
         volumes: Cache volumes to make before it.
         folders: Folders that must be the user's own, put in before the start.
         notes: What the user hears, in this order.
@@ -110,6 +111,7 @@ class ContainerPlan:
     user: UserPlan
     gpu: GpuPlan
     limits: LimitPlan
+    image_id: str = ""
     volumes: tuple[CacheVolume, ...] = ()
     folders: tuple[PutFile, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -216,6 +218,7 @@ def plan_container(wish: ContainerWish, facts: LaunchFacts) -> ContainerPlan:
         user=user,
         gpu=gpu,
         limits=limits,
+        image_id=facts.image.id,
         volumes=volumes,
         folders=_folders(user, volumes, facts.image),
         notes=_notes(user, gpu, limits),

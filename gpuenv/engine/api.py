@@ -524,54 +524,46 @@ class ApiEngine:
     def put_files(self, container: str, files: tuple[PutFile, ...]) -> None:
         """Copy files into a container, running or not; missing folders on the way are made.
 
-        An existing folder is never named in the archive: the engine would set its mode and owner.
+        One archive, since each costs the engine a process in the container's own root. An existing
+        folder on the way is never named in it: the engine would set its mode and owner.
         """
-        by_folder: dict[str, list[archive.Member]] = {}
+        there: dict[PurePosixPath, bool] = {PurePosixPath("/"): True}
+        members: dict[PurePosixPath, archive.Member] = {}
         for file in files:
             target = PurePosixPath(posixpath.normpath(file.path))
-            base = self._deepest_folder(container, target.parent)
-            members = by_folder.setdefault(str(base), [])
-            known = {member.path for member in members}
-            inside = target.relative_to(base)
-            members.extend(
-                archive.folder(str(missing))
-                for missing in reversed(inside.parents[:-1])
-                if str(missing) not in known
+            for folder in reversed(target.parents):
+                if folder not in members and not self._is_there(container, folder, there):
+                    members[folder] = archive.folder(_inside(folder))
+            members[target] = archive.Member(
+                path=_inside(target),
+                content=file.content,
+                mode=file.mode,
+                uid=file.uid,
+                gid=file.gid,
             )
-            members.append(
-                archive.Member(
-                    path=str(inside),
-                    content=file.content,
-                    mode=file.mode,
-                    uid=file.uid,
-                    gid=file.gid,
-                )
-            )
-        for path, members in by_folder.items():
-            self._json(
-                "PUT",
-                f"/containers/{_path(container)}/archive",
-                query={"path": path},
-                data=archive.tar_bytes(members),
-                headers={"Content-Type": "application/x-tar"},
-                about=_called(container),
-            )
+        self._json(
+            "PUT",
+            f"/containers/{_path(container)}/archive",
+            query={"path": "/"},
+            data=archive.tar_bytes(tuple(members.values())),
+            headers={"Content-Type": "application/x-tar"},
+            about=_called(container),
+        )
 
-    def _deepest_folder(self, container: str, path: PurePosixPath) -> PurePosixPath:
-        """Return the deepest part of ``path`` that is there already."""
-        for candidate in (path, *path.parents):
-            if str(candidate) == "/":
-                break
-            with closing(
-                self._send(
-                    "HEAD",
-                    f"/containers/{_path(container)}/archive",
-                    query={"path": str(candidate)},
-                )
-            ) as response:
-                if response.status < _FIRST_ERROR:
-                    return candidate
-        return PurePosixPath("/")
+    def _is_there(
+        self, container: str, path: PurePosixPath, known: dict[PurePosixPath, bool]
+    ) -> bool:
+        """Say whether a container has a path; what is missing has nothing below it."""
+        if path not in known:
+            above = self._is_there(container, path.parent, known)
+            known[path] = above and self._answers(container, path)
+        return known[path]
+
+    def _answers(self, container: str, path: PurePosixPath) -> bool:
+        answer = self._send(
+            "HEAD", f"/containers/{_path(container)}/archive", query={"path": str(path)}
+        )
+        return answer.status < _FIRST_ERROR
 
     def read_file(self, container: str, path: str) -> bytes | None:
         """Return the content of one file of a container, ``None`` if it is not there."""
@@ -1013,6 +1005,11 @@ class ApiEngine:
 
 def _path(ref: str) -> str:
     return quote(ref, safe="/:@")
+
+
+def _inside(path: PurePosixPath) -> str:
+    """Return a path as it stands in an archive of the root."""
+    return str(path.relative_to("/"))
 
 
 def _called(container: str) -> str:
