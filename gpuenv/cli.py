@@ -6,13 +6,12 @@ that need them: ``gpuenv --help`` loads typer and nothing else.
 
 from __future__ import annotations
 
-import difflib
 import errno
+import functools
 import importlib
 import os
 import re
 import sys
-import traceback
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -88,6 +87,7 @@ class _CommandsByName(TyperGroup):
             formatter.write_dl([(name, line) for name, _, line in COMMANDS])
 
 
+@functools.cache
 def load_command(name: str) -> Any:
     """Import the module of a command and return the command, ``None`` if there is no such."""
     module = next((module for known, module, _ in COMMANDS if known == name), None)
@@ -201,6 +201,8 @@ def _usage(out: output.Output, message: str) -> int:
     elif message.startswith("Usage: ") or message == "Missing command.":
         out.fail(UsageError("no command was given", fix=asked_help))
     elif (unknown := _UNKNOWN_COMMAND.fullmatch(message)) and not out.command:
+        import difflib
+
         near = difflib.get_close_matches(unknown[1], [name for name, _, _ in COMMANDS], n=2)
         guess = f"did you mean {' or '.join(near)}?" if near else asked_help
         out.fail(UsageError(message, fix=guess))
@@ -245,6 +247,8 @@ def _no_space(error: Exception) -> NoSpaceError | None:
 
 
 def _internal(error: Exception) -> InternalError:
+    import traceback
+
     from gpuenv.state import write_crash_log
 
     text = "".join(traceback.format_exception(error))

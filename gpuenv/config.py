@@ -19,7 +19,6 @@ set, a flag or a line of the file that is empty is an error. Lists of content an
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -299,6 +298,8 @@ def _normalised(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _unknown(config: Config, name: str) -> ConfigurationError:
+    import difflib
+
     close = difflib.get_close_matches(name.replace("_", "-"), _BY_NAME, n=1)
     return ConfigurationError(
         f"{config.name}: {name} is no setting",

@@ -7,7 +7,6 @@ A command lists the ``…Option`` types it takes, hands what it got to :func:`re
 from __future__ import annotations
 
 import os
-import platform
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -233,7 +232,7 @@ def read_request(
         file_settings=file_settings,
         file_name=file_name,
     )
-    return parse_request(matrix, settings, machine=platform.machine())
+    return parse_request(matrix, settings, machine=os.uname().machine)
 
 
 def read_project_request(

@@ -459,7 +459,7 @@ def _find_or_start(
             site, built, launch, session, wish,
             name=name, workspace=workspace, request=images.given(),
         )  # fmt: skip
-        return _start(site, plan_for, wish, session, timeout_s=timeout_s)
+        return _start(site, plan_for, wish, session, timeout_s=timeout_s, ask=ask)
 
     return find_or_start(
         engine,
@@ -506,6 +506,7 @@ def _start(
     session: SessionFlags,
     *,
     timeout_s: float,
+    ask: bool,
 ) -> RunningSsh:
     from gpuenv.containers.facts import probe_port_free
     from gpuenv.ssh.environment import start_ssh
@@ -520,6 +521,7 @@ def _start(
         port_free=probe_port_free if site.engine.capabilities.local else (lambda _: True),
         timeout_s=timeout_s,
         on_note=say,
+        ask=ask,
         reach=site.connect,
     )
 

@@ -8,8 +8,8 @@ those that somebody else started: so nothing here may be read off those.
 from __future__ import annotations
 
 import json
+import os
 import re
-import secrets
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from hashlib import sha256
@@ -66,7 +66,7 @@ def default_name(workspace: PurePath) -> str:
 
 def new_session() -> str:
     """Return an id for one launch: 64 random bits in hex."""
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ from gpuenv.engine.errors import (
     EngineTimeoutError,
     ImageNotFoundError,
 )
-from gpuenv.engine.events import Pulled, Pushed, TransferProgress
 from gpuenv.engine.hijack import RawAttachment, UpgradedStream, split_frames
 from gpuenv.engine.protocol import (
     BindMount,
@@ -47,7 +46,7 @@ from gpuenv.engine.transport import TransportError, open_socket, translated
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
 
-    from gpuenv.engine.events import TransferEvent
+    from gpuenv.engine.events import TransferEvent, TransferProgress
     from gpuenv.engine.protocol import (
         Attachment,
         Mount,
@@ -405,6 +404,8 @@ class ApiEngine:
         self, ref: str, *, login: RegistryLogin | None = None
     ) -> Generator[TransferEvent, None, None]:
         """Fetch an image from its registry."""
+        from gpuenv.engine.events import Pulled
+
         name, tag = split_ref(ref)
         query = {"fromImage": name, "tag": tag}
         with closing(self._transfer("/images/create", query, ref, login)) as lines:
@@ -419,6 +420,8 @@ class ApiEngine:
         self, ref: str, *, login: RegistryLogin | None = None
     ) -> Generator[TransferEvent, None, None]:
         """Send an image to its registry; the last event is ``Pushed`` with the digest."""
+        from gpuenv.engine.events import Pushed
+
         name, tag = split_ref(ref)
         digest = ""
         path = f"/images/{_path(name)}/push"
@@ -527,6 +530,8 @@ class ApiEngine:
         One archive, since each costs the engine a process in the container's own root. An existing
         folder on the way is never named in it: the engine would set its mode and owner.
         """
+        if not files:
+            return
         there: dict[PurePosixPath, bool] = {PurePosixPath("/"): True}
         members: dict[PurePosixPath, archive.Member] = {}
         for file in files:
@@ -1032,6 +1037,8 @@ def _volume(data: Mapping[str, Any]) -> VolumeInfo:
 
 
 def _transfer_progress(line: Mapping[str, Any]) -> TransferProgress:
+    from gpuenv.engine.events import TransferProgress
+
     detail = line.get("progressDetail") or {}
     return TransferProgress(
         item=str(line.get("id") or ""),

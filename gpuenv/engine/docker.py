@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuenv.engine import errors as e
 from gpuenv.engine.api import BUILD, ApiEngine, image_missing, parse_time
-from gpuenv.engine.buildkit import run_build
 from gpuenv.engine.capabilities import EngineCapabilities, EngineVersion
-from gpuenv.engine.causes import explain_failure
-from gpuenv.engine.events import Failed
 from gpuenv.engine.protocol import (
     BindMount,
     CreatedContainer,
@@ -359,6 +356,9 @@ def _gpu_body(gpu: GpuRequest, caps: EngineCapabilities) -> dict[str, Any]:
 def translate(status: int, message: str, about: str, address: str) -> GpuenvError:  # noqa: PLR0911, PLR0912, C901 - one a failure
     """Return the error for a refused request, from Docker's status and words."""
     if about == BUILD:
+        from gpuenv.engine.causes import explain_failure
+        from gpuenv.engine.events import Failed
+
         return explain_failure(Failed(name="", message=message or f"HTTP {status}"))
     text = message.lower()
     first = message.splitlines()[0] if message else f"HTTP {status}"
@@ -528,6 +528,8 @@ class DockerEngine(ApiEngine):
                 why=f"it runs containers for {self._capabilities.os}",
                 fix="use a Docker engine for Linux, 20.10 or newer",
             )
+        from gpuenv.engine.buildkit import run_build
+
         return run_build(self, request)
 
     def usage(self, container: str) -> UsageSample:

@@ -31,7 +31,7 @@ from gpuenv.engine.errors import CommandNotFoundError, ContainerNotRunningError,
 from gpuenv.engine.protocol import PortBinding, PutFile
 from gpuenv.errors import ConfigurationError, LaunchFailedError
 from gpuenv.ssh.errors import NoSshServerError
-from gpuenv.ssh.host_key import connect_tcp, probe_host_key
+from gpuenv.ssh.host_key import connect_tcp, probe_banner, probe_host_key
 from gpuenv.ssh.keys import (
     KeyPair,
     PublicKey,
@@ -323,13 +323,15 @@ def start_ssh(
     port_free: Callable[[int], bool],
     timeout_s: float,
     on_note: Callable[[Note], None],
+    ask: bool = True,
     reach: Callable[[str, int], socket.socket] = connect_tcp,
 ) -> RunningSsh:
-    """Start a server and wait until it answers with its host key; else nothing of it stays.
+    """Start a server and wait until it answers; else nothing of it stays.
 
     Args:
         plan_for: The plan with a host port in it; of one session, whatever the port.
         port_free: Whether nobody listens on a port, as far as can be told from here.
+        ask: As in :func:`find_or_start`.
         reach: Opens a connection to a port of the engine's host.
 
     Raises:
@@ -337,8 +339,8 @@ def start_ssh(
         LaunchFailedError: In one of its kinds.
     """
     session = plan_for(first_port).identity.session
-    # The engine is waited for meanwhile, and this takes as long as a start.
-    Thread(target=import_module, args=("paramiko",), daemon=True).start()
+    if ask:  # the engine is waited for meanwhile, and this takes as long as a start
+        Thread(target=import_module, args=("paramiko",), daemon=True).start()
     with removing_on_failure(engine, session):
         try:
             info, _ = start_on_free_port(
@@ -349,7 +351,7 @@ def start_ssh(
                 on_note=_quiet(on_note),
             )
             running = _published(info, ssh.host_key.public)
-            wait_until_answers(engine, running, timeout_s=timeout_s, reach=reach)
+            wait_until_answers(engine, running, timeout_s=timeout_s, ask=ask, reach=reach)
         except (CommandNotFoundError, ContainerEndedError) as error:
             if error.data.get("exit_code", _NO_PROGRAM) != _NO_PROGRAM:
                 raise
@@ -395,7 +397,7 @@ def find_or_start(
         anew: End and remove the one that is there.
         mine: The caller's keys, which are let in if they were not yet.
         start: Makes a new one.
-        ask: Ask one that runs who it is; not needed where a client follows that does so itself.
+        ask: Ask who it is; not needed where a client follows that does so itself.
 
     Raises:
         EnvironmentDiffersError: It is there and not as asked.
@@ -415,7 +417,7 @@ def find_or_start(
         put_keys(engine, info.id, everybody)
     running = _published(info, known_host_key(engine, files, existing))
     if ask or not existing.running:
-        wait_until_answers(engine, running, timeout_s=timeout_s, reach=reach)
+        wait_until_answers(engine, running, timeout_s=timeout_s, ask=ask, reach=reach)
     return running, existing.running
 
 
@@ -501,9 +503,13 @@ def wait_until_answers(
     running: RunningSsh,
     *,
     timeout_s: float,
+    ask: bool = True,
     reach: Callable[[str, int], socket.socket] = connect_tcp,
 ) -> None:
-    """Wait until the server answers and has proved to hold the host key.
+    """Wait until the server answers.
+
+    Args:
+        ask: And has proved to hold the host key.
 
     Raises:
         HostKeyChangedError: What answers holds another one.
@@ -511,7 +517,10 @@ def wait_until_answers(
         ContainerEndedError: The container ended meanwhile.
     """
 
+    def connect() -> socket.socket:
+        return reach(running.host, running.port)
+
     def probe() -> str:
-        return probe_host_key(lambda: reach(running.host, running.port), running.host_key)
+        return probe_host_key(connect, running.host_key) if ask else probe_banner(connect)
 
     wait_ready(engine, running.container.id, probe, what="the SSH server", timeout_s=timeout_s)

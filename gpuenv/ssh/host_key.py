@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import logging
 import socket
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,25 @@ if TYPE_CHECKING:
     from gpuenv.ssh.keys import PublicKey
 
 _TIMEOUT_S = 10.0
+
+
+_BANNER = b"SSH-2.0-"
+
+
+def probe_banner(connect: Callable[[], socket.socket]) -> str:
+    """Return what is missing for an SSH server to answer; who it is stays open.
+
+    Args:
+        connect: Opens a connection to it.
+    """
+    try:
+        with connect() as connection:
+            heard = b""
+            while len(heard) < len(_BANNER) and (piece := connection.recv(len(_BANNER))):
+                heard += piece
+    except OSError as error:
+        return str(error)
+    return "" if heard.startswith(_BANNER) else f"no SSH server answers: it said {heard!r}"
 
 
 def probe_host_key(connect: Callable[[], socket.socket], expected: PublicKey) -> str:
@@ -29,6 +47,8 @@ def probe_host_key(connect: Callable[[], socket.socket], expected: PublicKey) ->
     Raises:
         HostKeyChangedError: It proved to hold another key.
     """
+    import logging
+
     import paramiko
 
     # Its own traceback of a server that is not up yet is of no use to anybody.
