@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,6 +112,12 @@ class Seat:
     def start(self, *words: str) -> dict[str, Any]:
         """Start the environment, or find it, and return what ``--json`` says."""
         return self.ssh("--json", "--detach", *words).data
+
+    def raw(self, method: str, path: str) -> bytes:
+        """Return what the engine itself answers: all that it tells of a container or an image."""
+        with closing(self.engine._call(method, path, about="this")) as answer:  # type: ignore[attr-defined]
+            content: bytes = answer.content
+            return content
 
     @property
     def container(self) -> str:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpuenv.ssh.environment import put_keys
-from gpuenv.ssh.keys import make_key, parse_public_key
+from gpuenv.ssh.keys import make_key
 from gpuenv.ssh.server import AUTHORIZED_KEYS_FILE, CONFIG_FILE, HOST_KEY_FILE
 from tests.conftest import missing
 from tests.ssh.conftest import WORKER
@@ -385,76 +384,7 @@ def test_names_with_characters_of_a_shell_are_refused(seat: Seat, name: str) -> 
     assert (done.exit_code, done.slug) in {(2, "configuration"), (2, "usage")}
 
 
-# --- secrets -------------------------------------------------------------------------------------
-
-
-def test_private_keys_are_in_their_one_file_and_nowhere_else(seat: Seat) -> None:
-    private = (seat.state / "environments" / seat.name / "ssh_host_ed25519_key").read_text()
-    secret = private.splitlines()[2]
-    inspected = str(
-        seat.engine._json("GET", f"/containers/{seat.container}/json", about="the container")
-    )  # type: ignore[attr-defined]
-    logs = b"".join(chunk.data for chunk in seat.engine.logs(seat.container)).decode()
-    for place, text in (("inspect", inspected), ("logs", logs)):
-        assert secret not in text, place
-        assert "PRIVATE KEY" not in text, place
-    assert seat.inside(f"stat -c '%a %u' {HOST_KEY_FILE}") == f"400 {WORKER}"
-    assert seat.inside(f"stat -c '%a %u' {AUTHORIZED_KEYS_FILE} {CONFIG_FILE}").split() == [
-        "444", "0", "444", "0",
-    ]  # fmt: skip
-    assert seat.inside("ls /etc/ssh/ssh_host_* 2>/dev/null | wc -l") == "0", "of the image"
-    for path in (seat.state / "environments" / seat.name).iterdir():
-        if path.suffix != ".lock" and path.is_file():
-            assert path.stat().st_mode & 0o077 == 0, path
-
-
-# --- who it is -----------------------------------------------------------------------------------
-
-
-def test_stop_start_and_replace_keep_the_host_key(seat: Seat) -> None:
-    before = seat.start()["host_key"]
-    assert seat.gpuenv("stop", seat.name, "--timeout", "1").exit_code == 0
-    assert seat.gpuenv("start", seat.name).exit_code == 0
-    assert seat.client("ssh", seat.alias, "echo back").stdout == "back\n"
-    assert seat.gpuenv("stop", seat.name, "--timeout", "1").exit_code == 0
-    assert seat.inside("echo started by ssh") == "started by ssh"
-    anew = seat.start("--image", seat.image, "--no-caches", "--replace")
-    assert anew["host_key"] == before
-    assert seat.client("ssh", seat.alias, "echo again").stdout == "again\n"
-
-
-def test_a_planted_host_key_is_refused_by_both_clients(seat: Seat) -> None:
-    container = seat.container
-    good = seat.engine.read_file(container, HOST_KEY_FILE)
-    assert good is not None
-    from gpuenv.engine.protocol import PutFile
-
-    def plant(content: bytes) -> None:
-        put = PutFile(path=HOST_KEY_FILE, content=content, mode=0o400, uid=WORKER, gid=WORKER)
-        seat.engine.put_files(container, (put,))
-        seat.engine.signal(container, "SIGHUP")
-        seat.engine.restart(container, timeout_s=1)
-
-    plant(make_key("mallory").private.reveal().encode())
-    try:
-        done = seat.ssh("--json", "--", "true")
-        assert (done.exit_code, done.slug) == (6, "host-key-changed")
-        by_ssh = seat.client("ssh", seat.alias, "true")
-        assert by_ssh.exit_code == 255
-        assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in by_ssh.stderr
-    finally:
-        plant(good)
-    assert seat.inside("echo good") == "good"
-
-
-def test_a_state_folder_that_was_lost_is_made_good_from_the_container(seat: Seat) -> None:
-    path = seat.state / "environments" / seat.name / "ssh_host_ed25519_key"
-    kept = path.read_text()
-    path.unlink()
-    assert seat.inside("echo in") == "in"
-    assert path.read_text() == kept
-    everybody = (seat.state / "environments" / seat.name / "authorized_keys").read_text()
-    put_keys(seat.engine, seat.container, (parse_public_key(everybody, origin="x"),))
+# --- one that is there ---------------------------------------------------------------------------
 
 
 def test_as_another_request_it_is_refused_with_the_difference(seat: Seat) -> None:
