@@ -34,6 +34,7 @@ class EnvironmentRow:
         target: How it is reached: an address without its token, ``gpuenv ssh NAME``, or nothing.
         idle_s: Since somebody last used it; ``None`` where that cannot be told.
         kernels: How many are alive; ``None`` where that cannot be told.
+        trouble: Why it cannot be reached from here although it runs, or nothing.
     """
 
     environment: Environment
@@ -41,6 +42,7 @@ class EnvironmentRow:
     age_s: float
     idle_s: float | None = None
     kernels: int | None = None
+    trouble: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the line for ``--json``."""
@@ -51,6 +53,7 @@ class EnvironmentRow:
             "age_s": round(self.age_s, 1),
             "idle_s": None if self.idle_s is None else round(self.idle_s, 1),
             "kernels": self.kernels,
+            "trouble": self.trouble or None,
         }
 
 
@@ -68,15 +71,15 @@ def describe(
     files_of: Callable[[str], EnvironmentFiles],
     owner: int,
     now: datetime,
-    port_here: Callable[[str, int], int | None] | None = None,
+    way_to: Callable[[str, int], tuple[int | None, str]] | None = None,
 ) -> tuple[EnvironmentRow, ...]:
     """Return a line for each environment; the servers are asked at the same time.
 
     Args:
         files_of: The private folder of an environment of ours, by name.
         owner: Whose servers we have the tokens of.
-        port_here: Where the engine is on another host, the port of this one that leads to an
-            environment's, by its name; ``None`` if none does.
+        way_to: Where the engine is on another host, the port of this one that leads to an
+            environment's, by its name; ``None`` if none does, and why.
     """
 
     def row(environment: Environment) -> EnvironmentRow:
@@ -91,11 +94,13 @@ def describe(
         files = files_of(identity.name)
         chain = files.read(files.certificate_path) if identity.request.get("tls") else None
         address = address_of(container, chain=chain)
-        if address is not None and port_here is not None:
-            here = port_here(identity.name, address.port)
+        trouble = ""
+        if address is not None and way_to is not None:
+            mine = identity.owner == owner
+            here, trouble = way_to(identity.name, address.port) if mine else (None, "")
             address = None if here is None else replace(address, host="127.0.0.1", port=here)
         if address is None:
-            return EnvironmentRow(environment=environment, target="", age_s=age_s)
+            return EnvironmentRow(environment=environment, target="", age_s=age_s, trouble=trouble)
         token = files.secret_token() if identity.owner == owner else None
         status = probe_status(address, token)
         idle_s = None

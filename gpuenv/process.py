@@ -380,7 +380,13 @@ def start_daemon(arguments: Sequence[str], *, log: Path, env: Mapping[str, str])
     return child.pid
 
 
-def reap(pid: int) -> None:
-    """Take note of the end of a daemon that this process started; others are left alone."""
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, os.WNOHANG)
+def reap(pid: int) -> bool:
+    """Take note of the end of a daemon that this process started; others are left alone.
+
+    Returns:
+        Whether it has ended.
+    """
+    try:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+    except ChildProcessError:
+        return True

@@ -280,6 +280,11 @@ def read_wish(
     from gpuenv.containers.users import parse_user
     from gpuenv.containers.values import parse_capability, parse_variable
 
+    if remote is not None and workspace is None and not flags.no_workspace:
+        output.current().note(
+            "no workspace: --remote-workspace FOLDER mounts one of that host, --sync copies this "
+            "folder there"
+        )
     return ContainerWish(
         image=image,
         name=name,
@@ -382,11 +387,6 @@ def read_workspace_at(
             "--workspace is a folder of this machine, and the engine is on another",
             why=f"it would have to be on {site.remote.address.jump}",
             fix="add --sync to copy it there, or give --remote-workspace FOLDER",
-        )
-    if not flags.no_workspace:
-        output.current().note(
-            "no workspace: --remote-workspace FOLDER mounts one of that host, --sync copies this "
-            "folder there"
         )
     return None
 

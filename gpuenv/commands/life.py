@@ -61,7 +61,7 @@ def ps(
             files_of=site.files,
             owner=site.caller.uid,
             now=utc_now(),
-            port_here=None if site.remote is None else site.port_here,
+            way_to=None if site.remote is None else site.way_to,
         )
     out.answer({"environments": [row.as_dict() for row in rows]}, human=lambda: _print_rows(rows))
 
@@ -143,7 +143,8 @@ def stop(
         if not dry_run:
             for environment in chosen:
                 engine.stop(environment.container.id, timeout_s=timeout)
-                site.leave(environment.identity.name)
+                if environment.identity.kind == "jupyter":
+                    site.leave(environment.identity.name)
     _answer("stopped", chosen, dry_run=dry_run)
 
 
@@ -213,10 +214,18 @@ def rm(
         chosen = _chosen(site, names, everything=everything)
         if chosen and not dry_run:
             _ask(chosen, volumes=volumes, yes=yes)
+            aliases = {
+                one.identity.name: site.alias(one.identity.name)
+                for one in chosen
+                if one.identity.kind == "ssh"
+            }
+            for one in chosen:
+                if one.identity.kind == "jupyter":
+                    site.leave(one.identity.name)
             removed = remove(
                 engine, chosen, mine, files_of=site.files, owner=site.caller.uid, volumes=volumes
             ).volumes
-            site.forget({one.identity.name for one in chosen if one.identity.kind == "ssh"})
+            site.forget(aliases)
     _answer("removed", chosen, dry_run=dry_run, volumes=removed)
 
 
@@ -359,6 +368,9 @@ def _print_rows(rows: tuple[EnvironmentRow, ...]) -> None:
             "-" if row.idle_s is None else format_duration(row.idle_s),
         )
     out.table(table)
+    for row in rows:
+        if row.trouble:
+            out.warn(f"{row.environment.identity.name}: {row.trouble}")
 
 
 def _use_data(uses: tuple[ContainerUse, ...], gpus: GpuUse) -> dict[str, object]:

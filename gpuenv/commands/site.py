@@ -36,18 +36,22 @@ class Site:
         """What tells environments there from those here, empty for here."""
         return "" if self.remote is None else self.remote.address.place
 
-    @property
-    def alias_place(self) -> str:
-        """The host as it stands in the alias of an environment there, empty for here."""
-        import re
+    def alias(self, name: str) -> str:
+        """Return what ``ssh`` calls an environment there."""
+        from gpuenv.ssh.access import choose_alias
 
         host = "" if self.remote is None else self.remote.address.host
-        return re.sub(r"[^A-Za-z0-9.-]", "-", host)
+        return choose_alias(os.environ, self.files(name), name=name, host=host, place=self.place)
 
     @property
     def jump(self) -> str | None:
         """The host as ``ProxyJump`` takes it, ``None`` for here."""
         return None if self.remote is None else self.remote.address.jump
+
+    @property
+    def jump_command(self) -> str | None:
+        """What reaches the host where ``ProxyJump`` cannot, ``None`` where it can."""
+        return None if self.remote is None else self.remote.address.jump_command
 
     def via(self, name: str) -> Callable[[int], int] | None:
         """Return what makes a port of the engine's host one of this host, ``None`` for here.
@@ -68,21 +72,31 @@ class Site:
 
             end_tunnel(self.files(name))
 
-    def forget(self, names: set[str]) -> None:
-        """Forget the host keys of environments that are gone, where no other of the name is."""
+    def forget(self, aliases: dict[str, str]) -> None:
+        """Forget the host keys of environments that are gone, where no other of the name is.
+
+        Args:
+            aliases: By the environment's name.
+        """
         from gpuenv.ssh.access import forget_access
-        from gpuenv.ssh.client import alias_of
 
-        for name in names:
+        for name, alias in aliases.items():
             if not self.files(name).folder.exists():
-                forget_access(os.environ, alias_of(name, self.alias_place))
+                forget_access(os.environ, alias)
 
-    def port_here(self, name: str, there: int) -> int | None:
-        """Return the port of this host that leads to one there, ``None`` if none does now."""
+    def way_to(self, name: str, there: int) -> tuple[int | None, str]:
+        """Return the port of this host that leads to one there, or why none does now."""
         from gpuenv.ssh.tunnel import open_tunnel
 
         tunnel = open_tunnel(self.files(name))
-        return tunnel.here if tunnel is not None and tunnel.there == there else None
+        if tunnel is None or tunnel.there != there:
+            return None, f"no tunnel leads there now; gpuenv jupyter --url {name} opens one"
+        if tunnel.state == "open":
+            return tunnel.here, ""
+        return None, (
+            f"its tunnel is down: {tunnel.trouble.what}; it is tried again by itself, and at once "
+            f"by gpuenv jupyter --url {name}"
+        )
 
     def files(self, name: str) -> EnvironmentFiles:
         """Return the private folder of an environment there."""

@@ -33,6 +33,7 @@ from gpuenv.commands.launching import (
 from gpuenv.commands.options import MatrixOption, RequestFlags
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from gpuenv.commands.site import Site
@@ -290,7 +291,7 @@ def ssh(
     if not lets_in:
         _answer(running, target, chosen, found=found)
         return
-    code = _run_session(running, target, words, session, forwards=forwards)
+    code = _run_session(how.engine, running, target, words, session, forwards=forwards)
     if launch.sync and workspace is not None:
         _bring_back(how.engine, launch, workspace)
     output.current().answer(
@@ -569,15 +570,16 @@ def _keep(
     only_these: bool,
 ) -> Target:
     from gpuenv.ssh.access import keep_access
-    from gpuenv.ssh.client import Target, alias_of
+    from gpuenv.ssh.client import Target
     from gpuenv.ssh.known_hosts import known_hosts_path
 
     target = Target(
-        alias=alias_of(name, site.alias_place),
+        alias=site.alias(name),
         host=running.host,
         port=running.port,
         known_hosts=known_hosts_path(os.environ),
         jump=site.jump,
+        jump_command=site.jump_command,
         identities=tuple(key.identity.absolute() for key in mine if key.identity is not None),
         only_these=only_these,
         forward_agent=session.forward_agent,
@@ -604,6 +606,7 @@ def _warn_of_no_use(engine: ContainerEngine, running: RunningSsh, session: Sessi
 
 
 def _run_session(
+    address: str | None,
     running: RunningSsh,
     target: Target,
     words: tuple[str, ...],
@@ -637,19 +640,28 @@ def _run_session(
             out.warn("--forward, --forward-agent and --forward-x11 need an ssh program")
         return run_session(target, running.host_key, line, tty=terminal and not words)
     if code == _SSH_FAILED and target.jump is None:
-        _explain(running)
+        from gpuenv.ssh.host_key import connect_tcp
+
+        _explain(running, connect_tcp)
+    elif code == _SSH_FAILED:
+        from gpuenv.commands.site import open_site
+
+        with open_site(address) as site:
+            _explain(running, site.connect)
+            if site.remote is not None:
+                site.remote.require_forwarding()
     return code
 
 
-def _explain(running: RunningSsh) -> None:
+def _explain(running: RunningSsh, reach: Callable[[str, int], socket.socket]) -> None:
     """Say what became of a server that ``ssh`` could not reach, or reached and lost.
 
     Raises:
         HostKeyChangedError: Something else answers in its place.
     """
-    from gpuenv.ssh.host_key import connect_tcp, probe_host_key
+    from gpuenv.ssh.host_key import probe_host_key
 
-    missing = probe_host_key(lambda: connect_tcp(running.host, running.port), running.host_key)
+    missing = probe_host_key(lambda: reach(running.host, running.port), running.host_key)
     if missing:
         output.current().warn(f"the environment does not answer any more: {missing}")
 

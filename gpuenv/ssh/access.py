@@ -9,10 +9,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuenv.ssh.client import Target, render_block
+from gpuenv.containers.files import EnvironmentFiles
+from gpuenv.ssh.client import Target, alias_of, render_block
 from gpuenv.ssh.client_config import ClientConfig, include_line
 from gpuenv.ssh.known_hosts import forget_host, known_hosts_path, pin_host_key
 from gpuenv.state import state_dir, write_private_file
@@ -20,7 +22,6 @@ from gpuenv.state import state_dir, write_private_file
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuenv.containers.files import EnvironmentFiles
     from gpuenv.ssh.keys import PublicKey
 
 _HEADER = "# Written by gpuenv, which also removes it; changes here are lost.\n"
@@ -63,6 +64,41 @@ def write_included(environ: Mapping[str, str]) -> None:
     except OSError:
         pass
     write_private_file(path, content)
+
+
+def alias_in(files: EnvironmentFiles) -> str | None:
+    """Return what ``ssh`` calls an environment, ``None`` if it does not know it yet."""
+    for line in (files.read(files.ssh_config_path) or "").splitlines():
+        if line.startswith("Host "):
+            return line.removeprefix("Host ").strip()
+    return None
+
+
+def choose_alias(
+    environ: Mapping[str, str], files: EnvironmentFiles, *, name: str, host: str, place: str
+) -> str:
+    """Return what ``ssh`` shall call an environment: what it does already, or a name that is free.
+
+    Args:
+        name: The environment's.
+        host: Of its engine, empty for this one; two users or ports of it are two places.
+        place: The whole of it.
+    """
+    known = alias_in(files)
+    if known is not None:
+        return known
+    others = (state_dir(environ) / "environments").glob("*/ssh_config")
+    taken = {
+        alias_in(EnvironmentFiles(folder=path.parent))
+        for path in others
+        if path.parent != files.folder
+    }
+    short = alias_of(name, _as_host(host))
+    return short if short not in taken else alias_of(name, _as_host(place or "here"))
+
+
+def _as_host(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "-", text)
 
 
 def forget_access(environ: Mapping[str, str], alias: str) -> None:

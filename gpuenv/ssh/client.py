@@ -30,6 +30,8 @@ class Target:
         alias: What the user calls it by, and what its host key is filed under.
         host: The address of its port, as the last hop sees it.
         jump: ``[USER@]HOST[:PORT]`` of the host that its engine runs on, ``None`` for this one.
+        jump_command: What reaches it instead, for a name that ``ProxyJump`` would not pass on
+            whole: it goes through a shell unquoted.
         identities: Files of keys to offer, beside the agent's.
         only_these: Offer those keys alone.
         forward_agent: The user's agent can be used from inside.
@@ -41,6 +43,7 @@ class Target:
     port: int
     known_hosts: Path
     jump: str | None = None
+    jump_command: str | None = None
     identities: tuple[Path, ...] = ()
     only_these: bool = False
     forward_agent: bool = False
@@ -81,7 +84,9 @@ def settings(target: Target) -> tuple[tuple[str, str], ...]:
         ("ServerAliveCountMax", str(_ALIVE_COUNT)),
         ("ForwardAgent", "yes" if target.forward_agent else "no"),
         ("ForwardX11", "yes" if target.forward_x11 else "no"),
-        ("ProxyJump", target.jump or "none"),
+        ("ProxyCommand", target.jump_command)
+        if target.jump_command is not None
+        else ("ProxyJump", target.jump or "none"),
         ("ControlPath", _control_path(target)),
     ]
     return tuple(lines)

@@ -42,6 +42,7 @@ _ALIVE_INTERVAL_S = 15
 _PAUSE_S = 0.02
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:%-]*")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+-]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_.:@\[\]+-]+")
 _PATH = re.compile(r"/[A-Za-z0-9_./@+-]+")
 _SOCKETS = ("/var/run/docker.sock", "/run/user/$(id -u)/docker.sock")
 _MARK = "gpuenv-facts"
@@ -104,6 +105,22 @@ class RemoteFailedError(EngineUnavailableError):
     slug = "remote-failed"
 
 
+_KINDS: tuple[type[EngineUnavailableError], ...] = (
+    RemoteNameError,
+    RemoteNetworkError,
+    RemoteHostKeyError,
+    RemoteAuthenticationError,
+    RemoteNoEngineError,
+    RemotePermissionError,
+    RemoteForwardingError,
+)
+
+
+def remote_error(slug: str) -> type[EngineUnavailableError]:
+    """Return the kind of error that a slug stands for."""
+    return next((kind for kind in _KINDS if kind.slug == slug), RemoteFailedError)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteAddress:
     """``ssh://[USER@]HOST[:PORT][/SOCKET]``, checked: its parts become arguments of ``ssh``.
@@ -134,6 +151,17 @@ class RemoteAddress:
         host = f"[{self.host}]" if ":" in self.host else self.host
         user = f"{self.user}@" if self.user else ""
         return f"{user}{host}" + (f":{self.port}" if self.port else "")
+
+    @property
+    def jump_command(self) -> str | None:
+        """A ``ProxyCommand`` to go by this host, ``None`` where ``ProxyJump`` can do it.
+
+        OpenSSH hands a jump to a shell without quotes, and expands percent signs in it.
+        """
+        if _PLAIN.fullmatch(self.jump):
+            return None
+        arguments = [word.replace("%", "%%") for word in self.arguments]
+        return shlex.join(("ssh", "-W", "[%h]:%p", *arguments))
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -444,7 +472,7 @@ class RemoteHost:
             RemoteForwardingError: The last one was refused for good.
         """
         self.require_forwarding()
-        path = self.folder / f"{port}.sock"
+        path = self.socket_of(port)
         if not path.exists():
             self.forward(str(path), f"{host}:{port}")
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -455,6 +483,10 @@ class RemoteHost:
             connection.close()
             raise
         return connection
+
+    def socket_of(self, port: int) -> Path:
+        """Return the socket here that leads to a port there, once it was connected to."""
+        return self.folder / f"{port}.sock"
 
     def folder_owner(self, path: str) -> FolderOwner | None:
         """Return whose a folder there is, ``None`` if there is no such folder."""
