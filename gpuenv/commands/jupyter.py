@@ -23,6 +23,7 @@ from gpuenv.commands.launching import (
     read_hidden,
     read_wish,
     read_workspace_at,
+    require_one_name,
     say,
     say_all,
     show_plan,
@@ -125,13 +126,16 @@ def register(app: typer.Typer) -> None:
 
 
 def jupyter(
+    environment: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", autocompletion=complete_environment)
+    ] = None,
+    *,
     request: RequestFlags,
     content: ContentFlags,
     sources: SourceFlags,
     how: BuildFlags,
     launch: LaunchFlags,
     server: ServerFlags,
-    *,
     image: Annotated[
         str | None,
         typer.Option("--image", metavar="IMAGE", help="Use this image instead of a request."),
@@ -141,7 +145,7 @@ def jupyter(
         typer.Option(
             "--name",
             metavar="NAME",
-            help="Name of the environment; made from the workspace's by default.",
+            help="The same as the argument; made from the workspace's name by default.",
             autocompletion=complete_environment,
         ),
     ] = None,
@@ -180,7 +184,8 @@ def jupyter(
     from gpuenv.containers.limits import parse_duration
     from gpuenv.jupyter import find_or_start, rotate_token, show_again
 
-    chosen = parse_name(url or name or default_environment(launch))
+    named = require_one_name({"": environment, "--name": name, "--url": url})
+    chosen = parse_name(named or default_environment(launch))
     timeout_s = parse_duration(server.ready_timeout, flag="--ready-timeout")
     images = ImageFlags(
         request=request, content=content, sources=sources, how=how, image=image,

@@ -15,7 +15,7 @@ from gpuenv import output
 from gpuenv.commands import GroupedCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gpuenv.commands.image import BuildFlags, ContentFlags, SourceFlags
     from gpuenv.commands.options import RequestFlags
@@ -335,6 +335,27 @@ def _read_volume(text: str, remote: RemoteHost | None) -> Mount:
             fix=f"see what is there: ssh {remote.address.jump} ls {shlex.quote(mount.source)}",
         )
     return replace(mount, known=True)
+
+
+def require_one_name(given: Mapping[str, str | None]) -> str | None:
+    """Return the name of an environment, which several flags may give.
+
+    Args:
+        given: How it was given → what; the same name twice is one.
+
+    Raises:
+        UsageError: Two names were given.
+    """
+    from gpuenv.errors import UsageError
+
+    names = {how: name for how, name in given.items() if name is not None}
+    if len(set(names.values())) > 1:
+        raise UsageError(
+            "the name is given twice",
+            why=" and ".join(f"{how} {name}".strip() for how, name in names.items()),
+            fix="leave one out",
+        )
+    return next(iter(names.values()), None)
 
 
 def default_environment(flags: LaunchFlags) -> str:

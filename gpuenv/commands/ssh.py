@@ -25,6 +25,7 @@ from gpuenv.commands.launching import (
     gather_facts,
     read_wish,
     read_workspace_at,
+    require_one_name,
     say,
     say_all,
     show_plan,
@@ -387,11 +388,7 @@ def _name(environment: str | None, name: str | None, launch: LaunchFlags) -> str
     from gpuenv.containers.identity import parse_name
     from gpuenv.errors import UsageError
 
-    if environment and name and environment != name:
-        raise UsageError(
-            "the name is given twice", why=f"{environment} and --name {name}", fix="leave one out"
-        )
-    chosen = environment or name
+    chosen = require_one_name({"": environment, "--name": name})
     if chosen == _CONFIG:
         raise UsageError(
             "config is no name for an SSH environment",

@@ -120,6 +120,33 @@ def test_shared_flags_may_stand_at_every_level(
     assert answers[0] == answers[1] == answers[2]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["jupyter", "train", "--name", "other"],
+        ["jupyter", "train", "--url", "other"],
+        ["jupyter", "--url", "train", "--name", "other", "--rotate"],
+        ["ssh", "train", "--name", "other"],
+    ],
+)
+def test_two_names_for_one_environment_are_a_mistake(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith("error: the name is given twice\n  why: ")
+
+
+@pytest.mark.network  # the engine's socket, which is not there
+@pytest.mark.parametrize("command", ["jupyter", "ssh"])
+def test_the_name_may_be_an_argument_and_a_flag_at_once(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent")
+    for words in (["train"], ["--name", "train"], ["train", "--name", "train"]):
+        assert main([command, *words, "--dry-run", "--json"]) == 4
+        assert json.loads(capsys.readouterr().out)["errors"][0]["slug"] == "engine-socket-missing"
+
+
 @pytest.mark.parametrize("group", [["matrix"], ["engine"], ["ssh", "config"], []])
 def test_a_group_with_nothing_but_shared_flags_asks_for_a_command(
     group: list[str], capsys: pytest.CaptureFixture[str]
