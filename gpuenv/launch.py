@@ -6,10 +6,11 @@ The container is gone when the command has ended, unless it shall stay or runs i
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from gpuenv.containers.foreground import Streams, run_in_foreground
+from gpuenv.containers.foreground import InitWatch, Streams, run_in_foreground
 from gpuenv.containers.lifecycle import removing_on_failure, start_planned
 from gpuenv.containers.plan import ContainerPlan, ContainerWish, LaunchFacts, Note, plan_container
 from gpuenv.containers.values import is_number
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 ProcessesPerNode: TypeAlias = "int | Literal['gpu']"
 
+_FIRST_MOMENT_S = 0.3
 _MODULE_OR_SCRIPT = re.compile(r".+\.py|-m|--module")
 
 
@@ -153,9 +155,11 @@ def run_attached(
 
     Raises:
         ProgramMissingError: The image has no such program.
+        ProgramNotExecutableError: It may not be run.
         LaunchFailedError: The container did not start.
     """
     attachments: list[Attachment] = []
+    watch = InitWatch()
 
     def attach(container: str) -> None:
         while attachments:
@@ -168,13 +172,15 @@ def run_attached(
                 info = start_planned(engine, plan, on_note=on_note, before_start=attach)
             except CommandNotFoundError as missing:
                 raise _as_a_shell_says(missing, plan) from missing
-            status = run_in_foreground(engine, info.id, attachments[-1], streams)
+            status = run_in_foreground(engine, info.id, attachments[-1], streams, watch=watch)
             after = engine.container(info.id)
             if not keep:
                 engine.remove(info.id, force=True)
     finally:
         for attachment in attachments:
             attachment.close()
+    if watch.refused is not None and status.exit_code != 0:
+        raise _refused(*watch.refused, plan)
     return RunResult(
         exit_code=status.exit_code,
         container=info.name,
@@ -187,24 +193,60 @@ def run_detached(
 ) -> ContainerInfo:
     """Start a command in the background and return its container.
 
+    A container with an init starts even if it cannot run the command, and is gone at once, so its
+    first moment is listened to.
+
     Raises:
         ProgramMissingError: The image has no such program.
+        ProgramNotExecutableError: It may not be run.
         LaunchFailedError: The container did not start.
     """
+    attachments: list[Attachment] = []
+    watch = InitWatch()
+
+    def attach(container: str) -> None:
+        while attachments:
+            attachments.pop().close()
+        attachments.append(engine.attach(container))
+
     try:
-        return start_planned(engine, plan, on_note=on_note)
+        info = start_planned(engine, plan, on_note=on_note, before_start=attach)
+        watch.listen(attachments[-1], timeout_s=_FIRST_MOMENT_S)
     except CommandNotFoundError as missing:
         raise _as_a_shell_says(missing, plan) from missing
+    finally:
+        for attachment in attachments:
+            attachment.close()
+    if watch.refused is not None:
+        raise _refused(*watch.refused, plan)
+    return info
 
 
 def _as_a_shell_says(missing: CommandNotFoundError, plan: ContainerPlan) -> CommandNotFoundError:
     program = (plan.spec.command or ("the image's own command",))[0]
-    if "permission denied" in missing.why.lower():
-        return ProgramNotExecutableError(
-            f"{program} may not be run",
-            why=missing.why,
-            fix="it must be an executable file; for a script give its interpreter: -- python x.py",
+    not_there = "permission denied" not in missing.why.lower()
+    return _refusal(program, missing.why, plan, not_there=not_there)
+
+
+def _refused(program: str, reason: str, plan: ContainerPlan) -> CommandNotFoundError:
+    """Return what the words of a container's init mean."""
+    not_there = reason == "No such file or directory"
+    if not_there and "/" in program:
+        reason += "; of a script that is there, the interpreter in its first line is missing"
+    return _refusal(shlex.quote(program), reason, plan, not_there=not_there)
+
+
+def _refusal(
+    program: str, why: str, plan: ContainerPlan, *, not_there: bool
+) -> CommandNotFoundError:
+    if not_there:
+        return ProgramMissingError(
+            f"there is no program {program} in {plan.spec.image}",
+            why=why,
+            fix="check the command for a typing mistake; it must be inside the image",
         )
-    return ProgramMissingError(
-        f"there is no program {program} in {plan.spec.image}", why=missing.why, fix=missing.fix
+    return ProgramNotExecutableError(
+        f"{program} may not be run",
+        why=why,
+        fix="make it an executable file, or give a script its interpreter: -- python train.py",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import select
 import shutil
 import signal
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
 _PATIENCE = 3
 _CHUNK = 65536
+_INIT_WORDS = re.compile(rb"\[FATAL tini \([0-9]+\)\] exec (.*) failed: ([^\r\n]+)\r?\n", re.DOTALL)
+_MAY_BE_INIT = re.compile(
+    rb"|".join(re.escape(b"[FATAL tini ("[:length]) for length in range(1, 13))
+    + rb"|\[FATAL tini \([^\n]*\r?\n?"
+)
 
 _Event: TypeAlias = (
     "tuple[Literal['signal'], str]"
@@ -46,8 +52,62 @@ class Streams:
     stderr: int = 2
 
 
+class InitWatch:
+    """Takes from a container's output what its init says when it cannot run the command.
+
+    An engine that starts it without an init refuses such a start itself; with one the container
+    starts and ends, and these are the only words of it::
+
+        [FATAL tini (7)] exec trian.py failed: No such file or directory
+
+    Attributes:
+        refused: The program and the reason, once such words came.
+    """
+
+    def __init__(self) -> None:
+        self.refused: tuple[str, str] | None = None
+        self._held = b""
+        self._over = False
+
+    def pass_on(self, data: bytes) -> bytes:
+        """Return what of the next piece of output is the command's own for certain."""
+        if self._over:
+            return data
+        self._held += data
+        if _MAY_BE_INIT.fullmatch(self._held):
+            return b""
+        self._over = True
+        held, self._held = self._held, b""
+        return held
+
+    def listen(self, attachment: Attachment, *, timeout_s: float) -> None:
+        """Take in what a container prints from its start, until it ends or the time is over."""
+
+        def take_in() -> None:
+            for _ in _command_output(attachment, self):
+                pass
+
+        listener = threading.Thread(target=take_in, name="first words", daemon=True)
+        listener.start()
+        listener.join(timeout_s)
+
+    def rest(self) -> bytes:
+        """Return what was held back and is the command's own, when no more comes."""
+        held, self._held, self._over = self._held, b"", True
+        words = _INIT_WORDS.fullmatch(held)
+        if words is None:
+            return held
+        self.refused = (words[1].decode("utf-8", "replace"), words[2].decode("utf-8", "replace"))
+        return b""
+
+
 def run_in_foreground(
-    engine: ContainerEngine, container: str, attachment: Attachment, streams: Streams
+    engine: ContainerEngine,
+    container: str,
+    attachment: Attachment,
+    streams: Streams,
+    *,
+    watch: InitWatch | None = None,
 ) -> ExitStatus:
     """Carry a started container's streams and signals until it ends; must run in the main thread.
 
@@ -56,6 +116,7 @@ def run_in_foreground(
 
     Args:
         attachment: Opened before the start, so that nothing of the output is missed.
+        watch: Learns why the command was not run, where that stands in the output.
 
     Returns:
         How it ended; its output has been written by then.
@@ -63,7 +124,10 @@ def run_in_foreground(
     events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
     stop_read, stop_write = os.pipe()
     output = threading.Thread(
-        target=_pump_output, args=(attachment, streams, events), name="output", daemon=True
+        target=_pump_output,
+        args=(attachment, streams, events, watch or InitWatch()),
+        name="output",
+        daemon=True,
     )
     waiter = threading.Thread(
         target=_wait_for_exit, args=(engine, container, events), name="wait", daemon=True
@@ -140,26 +204,38 @@ def _wait_for_exit(
 
 
 def _pump_output(
-    attachment: Attachment, streams: Streams, events: queue.SimpleQueue[_Event]
+    attachment: Attachment,
+    streams: Streams,
+    events: queue.SimpleQueue[_Event],
+    watch: InitWatch,
 ) -> None:
     reader_gone = False
-    while True:
-        try:
-            chunk = attachment.read()
-        except (OSError, ValueError):
-            return  # closed under us when the launch was interrupted
-        if chunk is None:
-            return
+    for stream, piece in _command_output(attachment, watch):
         if reader_gone:
             continue
-        target = streams.stdout if chunk.stream == "stdout" else streams.stderr
-        data = memoryview(chunk.data)
+        target = streams.stdout if stream == "stdout" else streams.stderr
+        data = memoryview(piece)
         try:
             while data:
                 data = data[os.write(target, data) :]
         except OSError:
             reader_gone = True
             events.put(("signal", "SIGPIPE"))
+
+
+def _command_output(attachment: Attachment, watch: InitWatch) -> Iterator[tuple[str, bytes]]:
+    """Yield what the command prints, with the stream it prints to."""
+    stream = "stderr"
+    while True:
+        try:
+            chunk = attachment.read()
+        except (OSError, ValueError):
+            return  # closed under us when the launch was interrupted
+        if chunk is None:
+            break
+        stream = chunk.stream
+        yield stream, watch.pass_on(chunk.data)
+    yield stream, watch.rest()
 
 
 def _pump_input(attachment: Attachment, source: int, stop: int) -> None:

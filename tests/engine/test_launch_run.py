@@ -70,7 +70,10 @@ def test_json_keeps_the_commands_output_off_stdout(desk: Desk, base_image: str) 
 
 
 def test_a_missing_program_is_127_and_a_missing_image_says_so(desk: Desk, base_image: str) -> None:
-    assert run(desk, base_image, "--", "no-such-program").exit_code == 127
+    for flags in ((), ("-d",), ("-t",), ("--entrypoint", "")):
+        done = run(desk, base_image, *flags, "--json", "--", "no-such-program")
+        assert (done.exit_code, done.slug) == (127, "program-missing"), flags
+        assert "FATAL" not in done.stderr
     missing = run(desk, "localhost/gpuenv/no-such:1", "--json", "--", "true")
     assert (missing.exit_code, missing.slug) == (6, "image-not-found")
     assert nothing_left(desk)

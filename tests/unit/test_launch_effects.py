@@ -19,6 +19,7 @@ from gpuenv.containers.errors import (
 )
 from gpuenv.containers.facts import Caller
 from gpuenv.containers.files import EnvironmentFiles, new_token
+from gpuenv.containers.foreground import InitWatch
 from gpuenv.containers.identity import OWNER, VOLUME
 from gpuenv.containers.lifecycle import (
     find_environment,
@@ -366,6 +367,45 @@ def run_plan(engine: FakeEngine, run: RunWish, *, inventory: GpuInventory) -> Co
         ),
         run,
     )
+
+
+INIT_WORDS = b"[FATAL tini (7)] exec ./my prog failed: Permission denied\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces", [[INIT_WORDS], [INIT_WORDS[:1], INIT_WORDS[1:20], INIT_WORDS[20:]]]
+)
+def test_the_words_of_an_init_that_cannot_run_the_command_are_taken_out(
+    pieces: list[bytes],
+) -> None:
+    watch = InitWatch()
+    assert [watch.pass_on(piece) for piece in pieces] == [b""] * len(pieces)
+    assert watch.rest() == b""
+    assert watch.refused == ("./my prog", "Permission denied")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"hello\n", INIT_WORDS],
+        [INIT_WORDS, b"and more\n"],
+        [INIT_WORDS[:-2]],
+        [b"[FATAL tini (7)] Unexpected error\n"],
+        [b"[FAT", b"AL] of the program itself\n"],
+        [b"["],
+        [],
+    ],
+)
+def test_any_other_output_is_the_commands_and_comes_whole(pieces: list[bytes]) -> None:
+    watch = InitWatch()
+    assert b"".join([*map(watch.pass_on, pieces), watch.rest()]) == b"".join(pieces)
+    assert watch.refused is None
+
+
+def test_output_is_not_held_back_once_it_is_the_commands() -> None:
+    watch = InitWatch()
+    assert watch.pass_on(b"$ ") == b"$ "
+    assert watch.pass_on(INIT_WORDS) == INIT_WORDS
 
 
 @pytest.mark.parametrize(
