@@ -459,12 +459,12 @@ class ApiEngine:
         raise NotImplementedError(message, ref)
 
     def _registry_headers(self, name: str, login: RegistryLogin | None) -> dict[str, str]:
-        from gpuenv.engine.docker_config import find_login, login_header, registry_of
+        from gpuenv.engine.docker_config import find_login, login_header
 
         if login is not None:
             found = {"username": login.username, "password": login.password}
         else:
-            found = find_login(registry_of(name), os.environ)
+            found = find_login(name, os.environ)
         return {"X-Registry-Auth": login_header(found)}
 
     def import_image(self, tar: TarBytes, ref: str, *, changes: tuple[str, ...] = ()) -> str:
