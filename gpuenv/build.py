@@ -19,13 +19,14 @@ from gpuenv.engine.protocol import BuildRequest, ContainerSpec, PutFile
 from gpuenv.errors import BuildFailedError
 from gpuenv.render import render_context
 from gpuenv.resources import package_dir
-from gpuenv.verify import compare
+from gpuenv.verify import compare, compare_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from gpuenv.engine.events import BuildEvent, TransferEvent
     from gpuenv.engine.protocol import ContainerEngine, ImageInfo
+    from gpuenv.lockfile import Lock
     from gpuenv.render import BuildContext
     from gpuenv.secret import Secret
     from gpuenv.spec import Delivery, EnvironmentSpec, ImageSpec
@@ -62,6 +63,7 @@ class BuildPlan:
         tags: The names the proven image gets, the first one being *the* name.
         digest: Of everything that decides the image; two equal plans give one image.
         needed_bytes: Room the build takes at its peak in the engine's store.
+        lock: What the image must hold to the last package; ``None`` where only the row counts.
     """
 
     spec: ImageSpec
@@ -71,6 +73,7 @@ class BuildPlan:
     labels: tuple[tuple[str, str], ...]
     build_args: tuple[tuple[str, Secret], ...] = field(default=(), repr=False)
     needed_bytes: int = 0
+    lock: Lock | None = None
 
     @property
     def ref(self) -> str:
@@ -87,6 +90,7 @@ class BuildPlan:
             "needed_bytes": self.needed_bytes,
             "dockerfile": self.context.dockerfile,
             "files": [file.path for file in self.context.files],
+            "lock": None if self.lock is None else self.lock.digest,
         }
 
 
@@ -150,17 +154,20 @@ def plan_build(
     tags: tuple[str, ...] = (),
     request_digest: str = "",
     build_args: tuple[tuple[str, Secret], ...] = (),
+    lock: Lock | None = None,
 ) -> BuildPlan:
     """Decide everything about a build.
 
     Args:
+        spec: With a lock, its :meth:`~gpuenv.lockfile.Lock.locked_spec`.
         delivery: What this host lends to the build and no layer keeps.
         base_id: The engine's id of the base image, so that a new base gives a new image.
         tags: Names beside or instead of the default one; with any, the first is the name.
         request_digest: See :func:`find_by_request`.
         build_args: Proxy variables; the engine keeps them out of the history.
+        lock: Build exactly this.
     """
-    context = render_context(spec, delivery)
+    context = render_context(spec, delivery, lock=lock)
     digest = _digest(
         context.dockerfile,
         base_id,
@@ -177,6 +184,7 @@ def plan_build(
         labels=tuple(sorted(labels)),
         build_args=build_args,
         needed_bytes=needed_bytes(spec.environment),
+        lock=lock,
     )
 
 
@@ -297,7 +305,7 @@ def run_build(
         watch,
     )
     try:
-        facts = verify_image(engine, image_id, plan.spec.environment)
+        facts = verify_image(engine, image_id, plan.spec.environment, lock=plan.lock)
     except BaseException:
         if not _named(engine, image_id):
             engine.untag(image_id, force=True)
@@ -347,8 +355,10 @@ def _members(plan: BuildPlan) -> Iterator[Member]:
         yield Member(path=file.path, content=content, mode=file.mode)
 
 
-def verify_image(engine: ContainerEngine, image: str, row: EnvironmentSpec) -> Mapping[str, Any]:
-    """Ask an image what is in it and hold that against its row.
+def verify_image(
+    engine: ContainerEngine, image: str, row: EnvironmentSpec, *, lock: Lock | None = None
+) -> Mapping[str, Any]:
+    """Ask an image what is in it and hold that against its row, and against its lock.
 
     Returns:
         What ``probes/image_verify.py`` found.
@@ -358,9 +368,13 @@ def verify_image(engine: ContainerEngine, image: str, row: EnvironmentSpec) -> M
     """
     facts = _ask_image(engine, image)
     differences = compare(row, facts)
+    if lock is not None:
+        differences += compare_lock(lock, facts)
     if differences:
         raise VerificationError(
-            "the image is not what its row of the matrix promised",
+            "the image is not what its row of the matrix promised"
+            if lock is None
+            else "the image is not what its lock says",
             why="\n".join(str(difference) for difference in differences),
             fix=_advice(differences),
             data={

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("build", "build", "Build an image that fits, and prove what is in it."),
     ("render", "render", "Print the Dockerfile of a request; no engine and no network needed."),
+    ("lock", "lock", "Freeze a request into gpuenv.lock, for gpuenv build --locked."),
     ("run", "run", "Run a command in a container with the right GPUs, memory, user and mounts."),
     (
         "jupyter",

@@ -24,8 +24,9 @@ from gpuenv.engine.base_image import (
 )
 from gpuenv.errors import EngineUnavailableError
 from gpuenv.host.apt_sources import load_apt_sources
+from gpuenv.lockfile import LockUnavailableError
 from gpuenv.render import recipe_digest
-from gpuenv.sourcing import deliver, settle_environment
+from gpuenv.sourcing import deliver, deliver_locked, settle_environment
 from gpuenv.spec import HostGpus, ImageRequest, ImageSpec
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from gpuenv.build import BuildPlan, BuiltImage
     from gpuenv.engine.events import BuildEvent
     from gpuenv.engine.protocol import ContainerEngine
+    from gpuenv.index.delivery import SourceDelivery
     from gpuenv.index.simple import SimpleClient
+    from gpuenv.lockfile import Lock, LockedBase
     from gpuenv.matrix.model import BaseImage, Matrix
     from gpuenv.sourcing import Settled
     from gpuenv.spec import EnvironmentSpec, MatrixRequest
@@ -65,6 +68,7 @@ class ImageOrder:
         make_base: Make the base image from the package mirror where no registry answers.
         refresh: Ask the sources again even if an image of this very order is there.
         no_cache: Run every step of the build again.
+        lock: Build exactly this; ``request`` and ``image`` were held against it.
     """
 
     request: MatrixRequest
@@ -74,6 +78,7 @@ class ImageOrder:
     make_base: bool = False
     refresh: bool = False
     no_cache: bool = False
+    lock: Lock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +100,9 @@ class Workshop:
 
 def order_digest(order: ImageOrder, shop: Workshop) -> str:
     """Return the digest that an image of the same order on the same host carries."""
+    if order.lock is not None:
+        # It names every file: which source it comes from makes no difference.
+        return request_digest(recipe_digest(), order.lock.digest, order.apt_mirror)
     sources = shop.client.sources
     return request_digest(
         recipe_digest(),
@@ -145,6 +153,39 @@ def plan_order(order: ImageOrder, shop: Workshop, *, get_base: bool = False) -> 
         get_base: Pull or make the base image where it is not on the engine; without it, nothing is
             changed anywhere.
     """
+    if order.lock is not None:
+        return _plan_locked(order, order.lock, shop, get_base=get_base)
+    settled = settle_order(order, shop, get_base=get_base)
+    spec = ImageSpec(environment=settled.row, image=order.image)
+    return plan_build(
+        spec,
+        settled.delivery.delivery,
+        base_id=settled.base_id,
+        tags=order.tags,
+        request_digest=order_digest(order, shop),
+        build_args=settled.delivery.build_args,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettledOrder:
+    """What an order comes to on this host: the row, its base, and what the host lends.
+
+    Attributes:
+        base_id: The engine's id of the base image; empty where it is not there.
+    """
+
+    row: EnvironmentSpec
+    base_id: str
+    delivery: SourceDelivery
+
+
+def settle_order(order: ImageOrder, shop: Workshop, *, get_base: bool = False) -> SettledOrder:
+    """Settle the row, the base and the delivery of an order, and tell what is worth telling.
+
+    Args:
+        get_base: See :func:`plan_order`.
+    """
     settled = _settle(order, shop, _own_bases(shop))
     base = None if shop.engine is None else _base_here(settled.environment, order, shop)
     if base is None and get_base:
@@ -158,16 +199,62 @@ def plan_order(order: ImageOrder, shop: Workshop, *, get_base: bool = False) -> 
         shop.tell.warn(warning)
     spec = ImageSpec(environment=row, image=order.image)
     delivery = deliver(spec, settled, shop.client, apt_mirror=order.apt_mirror)
+    _tell_sources(delivery, shop)
+    return SettledOrder(row=row, base_id="" if base is None else base.id, delivery=delivery)
+
+
+def _tell_sources(delivery: SourceDelivery, shop: Workshop) -> None:
     for line in delivery.summary:
         shop.tell.detail(f"source: {line}")
+
+
+def _plan_locked(order: ImageOrder, lock: Lock, shop: Workshop, *, get_base: bool) -> BuildPlan:
+    """Plan what a lock says; nothing is chosen here."""
+    spec = lock.locked_spec(order.image.name)
+    for warning in spec.environment.warnings:
+        shop.tell.warn(warning)
+    base_id = "" if shop.engine is None else require_locked_base(lock.base, shop, get_base=get_base)
+    delivery = deliver_locked(lock, shop.client, apt_mirror=order.apt_mirror)
+    _tell_sources(delivery, shop)
     return plan_build(
         spec,
         delivery.delivery,
-        base_id="" if base is None else base.id,
+        base_id=base_id,
         tags=order.tags,
         request_digest=order_digest(order, shop),
         build_args=delivery.build_args,
+        lock=lock,
     )
+
+
+def require_locked_base(base: LockedBase, shop: Workshop, *, get_base: bool) -> str:
+    """Return the engine's id of the very base image that a lock names; empty where it is not there.
+
+    Raises:
+        LockUnavailableError: It cannot be had, or the one of that name is another.
+    """
+    engine = _engine_of(shop)
+    info = engine.image(base.ref)
+    if info is None and get_base:
+        pulled = _pull_base(base.ref, shop)
+        if isinstance(pulled, _NoBase):
+            raise LockUnavailableError(
+                f"the base image of the lock, {base.ref}, cannot be had",
+                why=pulled.why,
+                fix="docker save and docker load bring it here from where the lock was made"
+                if base.digest is None
+                else "make its registry reachable, or choose another: gpuenv lock --upgrade-base",
+            )
+        return pulled.id
+    if info is not None and base.id is not None and info.id != base.id:
+        raise LockUnavailableError(
+            f"{base.image} is another image here than the one that was locked",
+            why=f"the lock names {base.id[:19]}…, the engine has {info.id[:19]}…; an image that is "
+            "on no registry has no digest that two engines share",
+            fix="docker save and docker load bring the locked one here; with this one instead: "
+            "gpuenv lock --upgrade-base",
+        )
+    return "" if info is None else info.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

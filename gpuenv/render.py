@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any
 from gpuenv import __version__
 from gpuenv.resources import images_dir, package_dir
 from gpuenv.spec import Delivery
-from gpuenv.validate import check_spec
+from gpuenv.validate import check_requirement, check_spec
 from gpuenv.versions import PythonVersion, TorchVersion
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpuenv.lockfile import Lock, LockedPackage, Step
     from gpuenv.spec import ContextFile, EnvironmentSpec, ImageSpec
 
 TEMPLATE = "Dockerfile.cuda.j2"
@@ -56,22 +59,101 @@ class BuildContext:
     labels: tuple[tuple[str, str], ...]
 
 
-def render_context(spec: ImageSpec, delivery: Delivery | None = None) -> BuildContext:
+def render_context(
+    spec: ImageSpec, delivery: Delivery | None = None, *, lock: Lock | None = None
+) -> BuildContext:
     """Render a spec, with what this host lends to the build.
+
+    Args:
+        spec: With a lock, its :meth:`~gpuenv.lockfile.Lock.locked_spec`.
+        delivery: What this host lends.
+        lock: Install what it names, each file by its digest, in place of what resolving would give.
 
     Raises:
         ConfigurationError: Something in it cannot stand in a Dockerfile.
     """
     delivery = delivery or Delivery()
     check_spec(spec, delivery)
-    labels = render_labels(spec)
+    return _rendered(spec, delivery, render_labels(spec, lock=lock), lock=lock)
+
+
+def render_resolver(
+    spec: ImageSpec,
+    delivery: Delivery | None = None,
+    *,
+    kept: Sequence[str] = (),
+    installer: Sequence[LockedPackage] = (),
+    nonce: str = "",
+) -> BuildContext:
+    """Render what only resolves: its image holds the lists of :data:`RESOLVED`, and nothing else.
+
+    It stands on the base of the spec and asks the sources of the delivery, as a build does; only
+    that everything goes into one resolution, so that nothing is replaced by a later step.
+
+    Args:
+        spec: What would be built.
+        delivery: What this host lends.
+        kept: Versions to stay with where they still fit: ``einops==0.8.2``.
+        installer: The uv to resolve with; by default the newest that the recipe knows.
+        nonce: Another one asks the sources again; the engine would answer from its cache.
+    """
+    delivery = delivery or Delivery()
+    check_spec(spec, delivery)
+    for requirement in kept:
+        check_requirement(requirement, origin="gpuenv.lock")
+    return _rendered(
+        spec,
+        delivery,
+        (),
+        resolving=_Resolving(inputs=_inputs(spec, delivery), kept=tuple(kept), nonce=nonce),
+        uv_pins=tuple(package.pin for package in installer),
+    )
+
+
+RESOLVED = ("pylock.all.toml", "pylock.installer.toml", "torch.txt", "jupyter.txt")
+"""Files in the image of :func:`render_resolver`; the lists of steps that are not the last alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Resolving:
+    """What the template needs to resolve and not to build."""
+
+    inputs: tuple[tuple[Step, tuple[str, ...]], ...]
+    kept: tuple[str, ...]
+    nonce: str
+
+
+def _inputs(spec: ImageSpec, delivery: Delivery) -> tuple[tuple[Step, tuple[str, ...]], ...]:
+    """Return what is asked for up to each step, the last one being everything."""
+    inputs: list[tuple[Step, tuple[str, ...]]] = [("torch", torch_requirements(spec, delivery))]
+    for step in _steps(spec):
+        if step["requirements"]:
+            inputs.append((step["name"], (*inputs[-1][1], *step["requirements"])))
+    return tuple(inputs)
+
+
+def _rendered(
+    spec: ImageSpec,
+    delivery: Delivery,
+    labels: tuple[tuple[str, str], ...],
+    *,
+    lock: Lock | None = None,
+    resolving: _Resolving | None = None,
+    uv_pins: tuple[str, ...] = (),
+) -> BuildContext:
     files = [
         dataclasses.replace(file, path=f"{folder}/{file.path}")
         for folder, some in ((HOST_FOLDER, delivery.files), (LATE_FOLDER, delivery.late))
         for file in some
     ]
     return BuildContext(
-        dockerfile=_template().render(_variables(spec, delivery, labels)),
+        dockerfile=_template().render(
+            **_variables(spec, delivery, lock),
+            labels=labels,
+            resolving=resolving,
+            uv_pins=tuple(it.pin for it in lock.of_step("installer")) if lock else uv_pins,
+            **_locked_variables(lock),
+        ),
         files=tuple(sorted(files, key=lambda file: file.path)),
         labels=labels,
     )
@@ -189,9 +271,7 @@ _JUPYTER = (
 _SSH = ("openssh-server", "rsync", "screen", "tmux", "xauth")
 
 
-def _variables(
-    spec: ImageSpec, delivery: Delivery, labels: tuple[tuple[str, str], ...]
-) -> dict[str, Any]:
+def _variables(spec: ImageSpec, delivery: Delivery, lock: Lock | None) -> dict[str, Any]:
     environment = spec.environment
     base = base_image_of(spec)
     python = environment.python.truncate(2)
@@ -247,19 +327,77 @@ def _variables(
         if "ca.crt" in names
         else None,
         "host_environ": _host_environ(delivery, names),
-        "torch_requirements": torch_requirements(spec, delivery),
+        "torch_requirements": _first_requirements(spec, delivery, lock),
         "overrides": _overrides(environment),
-        "torch_index_option": _torch_index_option(environment, delivery),
+        "torch_index_option": _torch_index_option(environment, delivery, lock),
         "cuda_pattern": _CUDA_PATTERN,
         "libraries_pattern": _LIBRARIES_PATTERN,
-        "constrained_pattern": "^(torch|torchvision|torchaudio|triton|pytorch-triton"
-        "|(nvidia|cuda)-[a-z0-9-]+)==",
-        "warm_up": _warm_up(spec, delivery),
-        "steps": _steps(spec),
+        "constrained_pattern": _CONSTRAINED_PATTERN,
+        "warm_up": _warm_up(spec, _first_requirements(spec, delivery, lock)),
+        "steps": [step | {"list": _list_of(step, lock)} for step in _steps(spec)],
         "workdir": spec.image.workdir,
         "environment": _image_environ(spec),
-        "labels": labels,
     }
+
+
+_CONSTRAINED_PATTERN = (
+    "^(torch|torchvision|torchaudio|triton|pytorch-triton|(nvidia|cuda)-[a-z0-9-]+)=="
+)
+# The kernel takes 128 KiB for one argument, and a step's whole script is one.
+_LINES_A_STEP = 400
+
+
+def _first_requirements(spec: ImageSpec, delivery: Delivery, lock: Lock | None) -> tuple[str, ...]:
+    if lock is None:
+        return torch_requirements(spec, delivery)
+    return tuple(package.requirement for package in lock.of_step("torch"))
+
+
+def _list_of(step: dict[str, Any], lock: Lock | None) -> str | None:
+    """Return the name of the list that a step installs from a lock; ``None`` where none does."""
+    if lock is None or not step["requirements"] or not lock.of_step(step["name"]):
+        return None
+    return f"{step['name']}.txt"
+
+
+def _locked_variables(lock: Lock | None) -> dict[str, Any]:
+    if lock is None:
+        return {"locked_lists": (), "hashes_option": ""}
+    first = lock.of_step("torch")
+    cuda = [it for it in first if re.match(_CUDA_PATTERN, it.pin)]
+    libraries = [it for it in cuda if re.match(_LIBRARIES_PATTERN, it.pin)]
+    lists = {
+        "toolkit.txt": [it.pin for it in cuda if it not in libraries],
+        "libraries.txt": [it.pin for it in libraries],
+        "torch.txt": [it.pin for it in first if it not in cuda],
+        "constraints.txt": [
+            it.requirement for it in first if re.match(_CONSTRAINED_PATTERN, it.requirement)
+        ],
+    }
+    later: tuple[Step, ...] = ("jupyter", "packages")
+    lists |= {
+        f"{step}.txt": [it.pin for it in its] for step in later if (its := lock.of_step(step))
+    }
+    return {
+        "locked_lists": tuple(_pieces(lists)),
+        "hashes_option": " --require-hashes",
+    }
+
+
+def _pieces(lists: dict[str, list[str]]) -> Iterator[list[tuple[str, list[str]]]]:
+    """Yield what each step writes: name and lines of lists, long ones in parts."""
+    step: list[tuple[str, list[str]]] = []
+    for file, lines in lists.items():
+        left = lines
+        while True:
+            room = _LINES_A_STEP - sum(len(some) for _, some in step)
+            step.append((file, left[:room]))
+            left = left[room:]
+            if not left:
+                break
+            yield step
+            step = []
+    yield step
 
 
 def torch_requirements(spec: ImageSpec, delivery: Delivery | None = None) -> tuple[str, ...]:
@@ -304,8 +442,13 @@ def _overrides(environment: EnvironmentSpec) -> tuple[str, ...]:
     return tuple(f"{wheel}=={version}" for wheel, version in environment.overrides)
 
 
-def _torch_index_option(environment: EnvironmentSpec, delivery: Delivery) -> str:
-    if environment.source != "pytorch" or delivery.torch_index_delivered:
+def _torch_index_option(environment: EnvironmentSpec, delivery: Delivery, lock: Lock | None) -> str:
+    # A lock may come from where a folder had the wheel; its version tells which index has it too.
+    variants = () if lock is None else lock.of_step("torch")
+    elsewhere = any(it.name == "torch" and "+" in it.version for it in variants)
+    if environment.source != "pytorch" and not elsewhere:
+        return ""
+    if delivery.torch_index_delivered or (elsewhere and delivery.files):
         return ""
     return f" --extra-index-url {shlex.quote(f'{PYTORCH_INDEX}/{environment.torch_variant}')}"
 
@@ -314,12 +457,12 @@ def _toolkit_path(environment: EnvironmentSpec) -> str:
     return "/usr/local/cuda/bin:" if environment.flavor == "devel" and environment.cuda else ""
 
 
-def _warm_up(spec: ImageSpec, delivery: Delivery) -> str:
+def _warm_up(spec: ImageSpec, requirements: tuple[str, ...]) -> str:
     modules = ["torch", "torch._inductor.compile_fx"]
     modules += [
         companion
         for companion in spec.image.companions
-        if any(line.startswith(f"{companion}==") for line in torch_requirements(spec, delivery))
+        if any(line.startswith(f"{companion}==") for line in requirements)
     ]
     return f"import {', '.join(modules)}"
 
@@ -339,10 +482,19 @@ def _steps(spec: ImageSpec) -> tuple[dict[str, Any], ...]:
     image = spec.image
     steps: list[dict[str, Any]] = []
     if "jupyter" in image.features:
-        steps.append({"title": "JupyterLab", "apt": (), "shell": "", "requirements": _JUPYTER})
+        steps.append(
+            {
+                "name": "jupyter",
+                "title": "JupyterLab",
+                "apt": (),
+                "shell": "",
+                "requirements": _JUPYTER,
+            }
+        )
     if "ssh" in image.features:
         steps.append(
             {
+                "name": "ssh",
                 "title": "an SSH server; its host key comes with each environment",
                 "apt": _SSH,
                 "shell": "rm -f /etc/ssh/ssh_host_*",
@@ -353,6 +505,7 @@ def _steps(spec: ImageSpec) -> tuple[dict[str, Any], ...]:
     if image.apt or requirements:
         steps.append(
             {
+                "name": "packages",
                 "title": "the packages asked for",
                 "apt": image.apt,
                 "shell": "",
@@ -389,8 +542,8 @@ def _image_environ(spec: ImageSpec) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(values.items()))
 
 
-def render_labels(spec: ImageSpec) -> tuple[tuple[str, str], ...]:
-    """Return the image's labels, sorted by name."""
+def render_labels(spec: ImageSpec, *, lock: Lock | None = None) -> tuple[tuple[str, str], ...]:
+    """Return the image's labels, sorted by name; with a lock, also which one."""
     environment = spec.environment
     values = {
         "org.opencontainers.image.base.name": base_image_of(spec),
@@ -406,6 +559,11 @@ def render_labels(spec: ImageSpec) -> tuple[tuple[str, str], ...]:
         "org.gpuenv.torch-variant": environment.torch_variant,
         "org.gpuenv.version": __version__,
     }
+    if lock is not None:
+        values["org.gpuenv.lock"] = lock.digest
+        values["org.opencontainers.image.base.name"] = lock.base.image
+        if lock.base.digest is not None:
+            values["org.opencontainers.image.base.digest"] = lock.base.digest
     return tuple(sorted(values.items()))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuenv.errors import UnsupportedCombinationError
 from gpuenv.index.delivery import TorchChannel
+from gpuenv.index.locked import deliver_lock
 from gpuenv.index.prepare import prepare_delivery
 from gpuenv.index.simple import fetch_pages
 from gpuenv.index.wheels import (
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from gpuenv.index.simple import ProjectPage, SimpleClient
     from gpuenv.index.sources import PackageSources, Source
     from gpuenv.index.wheels import WheelAnswer
+    from gpuenv.lockfile import Lock
     from gpuenv.matrix.model import Matrix
     from gpuenv.spec import EnvironmentSpec, HostGpus, ImageSpec, MatrixRequest
 
@@ -156,6 +158,18 @@ def deliver(
         arch=spec.environment.arch,
         torch=channel,
     )
+    return replace(planned, delivery=replace(planned.delivery, apt_mirror=apt_mirror))
+
+
+def deliver_locked(
+    lock: Lock, client: SimpleClient, *, apt_mirror: str | None = None
+) -> SourceDelivery:
+    """Plan how the files of a lock reach the inside of the build.
+
+    Raises:
+        LockUnavailableError: One is not to be had here, or is another one.
+    """
+    planned = deliver_lock(lock, client)
     return replace(planned, delivery=replace(planned.delivery, apt_mirror=apt_mirror))
 
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from gpuenv.lockfile import Lock
     from gpuenv.spec import EnvironmentSpec
 
 
@@ -52,6 +54,39 @@ def compare(spec: EnvironmentSpec, facts: Mapping[str, Any]) -> tuple[Difference
         )
         if promised != found
     )
+
+
+def compare_lock(lock: Lock, facts: Mapping[str, Any]) -> tuple[Difference, ...]:
+    """Return every distribution that the lock and the image have differently.
+
+    Args:
+        lock: What the image was built from.
+        facts: The JSON object of ``probes/image_verify.py``.
+    """
+    if "error" in facts:
+        return ()  # which ``compare`` tells
+    found: Mapping[str, str] = facts["distributions"]
+    locked = {package.name: package.version for package in lock.installed}
+    return tuple(
+        Difference(
+            what=name,
+            promised=locked.get(name, "none, the lock has no such package"),
+            found=found.get(name, "none"),
+        )
+        for name in sorted(locked.keys() | found.keys())
+        if not _same_version(locked.get(name), found.get(name))
+    )
+
+
+def _same_version(locked: str | None, found: str | None) -> bool:
+    if locked is None or found is None:
+        return False
+    try:
+        one, other = Version(locked), Version(found)
+    except InvalidVersion:
+        return locked == found
+    # The name of a wheel may leave out the variant that its metadata has.
+    return one == other or (one.local is None and one.public == other.public)
 
 
 Triple = tuple[str, str, str]

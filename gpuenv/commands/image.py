@@ -6,6 +6,7 @@ The same in every command that may build: ``render``, ``build``, ``run``, ``jupy
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -185,6 +186,41 @@ ProgressOption = Annotated[
 ]
 
 
+class FeatureName(str, Enum):
+    """The parts of an image that a command of gpuenv needs."""
+
+    jupyter = "jupyter"
+    ssh = "ssh"
+
+
+WithOption = Annotated[
+    list[FeatureName] | None,
+    typer.Option(
+        "--with",
+        metavar="jupyter|ssh",
+        help="Add what gpuenv jupyter and gpuenv ssh need; may be given twice.",
+        rich_help_panel=_CONTENT,
+    ),
+]
+LockedOption = Annotated[
+    bool,
+    typer.Option(
+        "--locked",
+        help="Build exactly what gpuenv.lock names, or find that image.",
+        rich_help_panel=_CONTENT,
+    ),
+]
+LockFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--lock-file",
+        metavar="FILE",
+        help="The lock to build, in place of the gpuenv.lock beside gpuenv.toml; means --locked.",
+        rich_help_panel=_CONTENT,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContentFlags:
     """What is in an image beside PyTorch, as the user wrote it."""
@@ -249,11 +285,18 @@ class SourceFlags:
 class BuildFlags:
     """How a build goes about its work."""
 
+    locked: LockedOption = False
+    lock_file: LockFileOption = None
     engine: EngineOption = None
     make_base: MakeBaseOption = False
     refresh: RefreshOption = False
     no_cache: NoCacheOption = False
     progress: ProgressOption = "auto"
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the image is the one that a lock names."""
+        return self.locked or self.lock_file is not None
 
 
 def read_content(

@@ -500,6 +500,8 @@ class ImageFlags:
             for name, value in asked.items()
             if value and name != "env"
         }
+        if self.how.is_locked:
+            texts["locked"] = self._lock_digest()
         if self.image is None:
             return texts
         if texts:
@@ -509,6 +511,14 @@ class ImageFlags:
                 fix="leave one of them out",
             )
         return {"image": self.image}
+
+    def _lock_digest(self) -> str:
+        """Return which lock it is, so that what runs is compared with the file as it is now."""
+        from gpuenv.config import load_config
+        from gpuenv.lockfile import load_lock, lock_path
+
+        config = load_config(Path.cwd(), os.environ)
+        return load_lock(lock_path(self.how.lock_file, config.path, Path.cwd())).digest
 
     def obtain(self, engine: ContainerEngine) -> ImageInfo:
         """Return the image, built or fetched where it is not there; asked for once only."""

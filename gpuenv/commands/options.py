@@ -235,6 +235,16 @@ def read_request(
     return parse_request(matrix, settings, machine=os.uname().machine)
 
 
+def asked_keys(
+    flags: Mapping[str, str | Sequence[str] | None], *, file_settings: Mapping[str, Any]
+) -> frozenset[str]:
+    """Return the keys of a request that somebody wrote, in a flag, a variable or the file."""
+    from gpuenv.matrix.request import layer_settings
+
+    settings = layer_settings(flags, environ=os.environ, file_settings=file_settings)
+    return frozenset(settings.values)
+
+
 def read_project_request(
     matrix: Matrix, flags: Mapping[str, str | Sequence[str] | None]
 ) -> MatrixRequest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,28 +14,18 @@ from gpuenv.commands import command
 from gpuenv.commands.image import (
     AptMirrorOption,
     ContentFlags,
+    LockedOption,
+    LockFileOption,
     NameOption,
     SourceFlags,
-    read_content,
+    WithOption,
 )
-from gpuenv.commands.options import (
-    MatrixOption,
-    RequestFlags,
-    host_for,
-    load_chosen_matrix,
-    read_request,
-)
+from gpuenv.commands.options import MatrixOption, RequestFlags, host_for
+from gpuenv.commands.wiring import read_asked, read_lock
 
 if TYPE_CHECKING:
     from gpuenv.render import BuildContext
     from gpuenv.spec import ImageSpec
-
-
-class FeatureName(str, Enum):
-    """The parts of an image that a command of gpuenv needs."""
-
-    jupyter = "jupyter"
-    ssh = "ssh"
 
 
 def register(app: typer.Typer) -> None:
@@ -48,15 +37,9 @@ def register(app: typer.Typer) -> None:
         content: ContentFlags,
         name: NameOption = None,
         apt_mirror: AptMirrorOption = None,
-        with_feature: Annotated[
-            list[FeatureName] | None,
-            typer.Option(
-                "--with",
-                metavar="jupyter|ssh",
-                help="Add what gpuenv jupyter and gpuenv ssh need; may be given twice.",
-                rich_help_panel="Image",
-            ),
-        ] = None,
+        with_feature: WithOption = None,
+        locked: LockedOption = False,
+        lock_file: LockFileOption = None,
         output_dir: Annotated[
             Path | None,
             typer.Option(
@@ -72,32 +55,27 @@ def register(app: typer.Typer) -> None:
 
         Example: gpuenv render --torch 2.9 --cuda 12.8 --pip einops
         """
-        from gpuenv.config import load_config
         from gpuenv.matrix.resolve import resolve
         from gpuenv.render import render_context
         from gpuenv.spec import Delivery, ImageSpec
 
         out = output.current()
-        config = load_config(Path.cwd(), os.environ)
-        image = read_content(
-            content,
-            config,
-            os.environ,
-            name=name,
+        asked = read_asked(
+            request, content, matrix_file=matrix_file, name=name,
             features=tuple(f.value for f in with_feature or ()),
-        )
-        mirror = SourceFlags(apt_mirror=apt_mirror).mirror(config, os.environ)
-        matrix = load_chosen_matrix(matrix_file)
-        wanted = read_request(
-            matrix, request.given(), file_settings=config.request_settings(), file_name=config.name
-        )
-        row = resolve(matrix, wanted, host=host_for(wanted))
-        for note in row.notes:
+        )  # fmt: skip
+        mirror = SourceFlags(apt_mirror=apt_mirror).mirror(asked.config, os.environ)
+        lock = read_lock(asked, lock_file) if locked or lock_file is not None else None
+        if lock is None:
+            row = resolve(asked.matrix, asked.request, host=host_for(asked.request))
+            spec = ImageSpec(environment=row, image=asked.image)
+        else:
+            spec = lock.locked_spec(asked.name)
+        for note in spec.environment.notes:
             out.note(note)
-        for warning in row.warnings:
+        for warning in spec.environment.warnings:
             out.warn(warning)
-        spec = ImageSpec(environment=row, image=image)
-        context = render_context(spec, Delivery(apt_mirror=mirror))
+        context = render_context(spec, Delivery(apt_mirror=mirror), lock=lock)
         written = () if output_dir is None else write_context(context, output_dir)
         answer = _Answer(spec=spec, context=context, written=written)
         out.answer(answer.as_dict(), human=answer.print)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv import output
-from gpuenv.commands.options import host_for, load_chosen_matrix, read_request
+from gpuenv.commands.options import asked_keys, host_for, load_chosen_matrix, read_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     from gpuenv.build import BuiltImage
     from gpuenv.commands.image import BuildFlags, ContentFlags, SourceFlags
     from gpuenv.commands.options import RequestFlags
+    from gpuenv.config import Config
     from gpuenv.engine.protocol import ContainerEngine
+    from gpuenv.lockfile import Lock
+    from gpuenv.matrix.model import Matrix
     from gpuenv.provision import ImageOrder, Workshop
-    from gpuenv.spec import Feature
+    from gpuenv.spec import Feature, ImageRequest, MatrixRequest
 
 
 def open_engine(address: str | None) -> AbstractContextManager[ContainerEngine]:
@@ -29,6 +33,85 @@ def open_engine(address: str | None) -> AbstractContextManager[ContainerEngine]:
     from gpuenv.ssh.remote import open_remote
 
     return connect(address, settled=settled_host(), transport=open_remote)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What flags, variables and ``gpuenv.toml`` say of an image.
+
+    Attributes:
+        keys: The keys of the request that somebody wrote.
+    """
+
+    matrix: Matrix
+    config: Config
+    request: MatrixRequest
+    image: ImageRequest
+    keys: frozenset[str]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody asked for anything."""
+        from gpuenv.spec import ImageRequest
+
+        return not self.keys and self.image == ImageRequest()
+
+    @property
+    def name(self) -> str:
+        """The name asked for; empty where it was left to gpuenv."""
+        from gpuenv.spec import ImageRequest
+
+        return "" if self.image.name == ImageRequest().name else self.image.name
+
+    def lock_path(self, given: Path | None) -> Path:
+        """Return where the lock of this project is."""
+        from gpuenv.lockfile import lock_path
+
+        return lock_path(given, self.config.path, Path.cwd())
+
+
+def read_asked(
+    request: RequestFlags,
+    content: ContentFlags,
+    *,
+    matrix_file: Path | None = None,
+    name: str | None = None,
+    features: tuple[Feature, ...] = (),
+) -> Asked:
+    """Read what is asked for, from all places where it may stand."""
+    from gpuenv.commands.image import read_content
+    from gpuenv.config import load_config
+
+    matrix = load_chosen_matrix(matrix_file)
+    config = load_config(Path.cwd(), os.environ)
+    settings = config.request_settings()
+    return Asked(
+        matrix=matrix,
+        config=config,
+        request=read_request(
+            matrix, request.given(), file_settings=settings, file_name=config.name
+        ),
+        image=read_content(content, config, os.environ, name=name, features=features),
+        keys=asked_keys(request.given(), file_settings=settings),
+    )
+
+
+def read_lock(asked: Asked, given: Path | None) -> Lock:
+    """Read the lock to build, and hold it against what is asked for besides.
+
+    Raises:
+        LockFileError: It is not there or not whole.
+        LockMismatchError: It cannot give what is asked for.
+    """
+    from gpuenv.lockcheck import require_fit
+    from gpuenv.lockfile import load_lock
+
+    path = asked.lock_path(given)
+    lock = load_lock(path)
+    require_fit(
+        lock, asked.request, asked.image, asked=asked.keys, matrix=asked.matrix, origin=path.name
+    )
+    return lock
 
 
 def take_order(
@@ -44,39 +127,51 @@ def take_order(
     engine: ContainerEngine | None = None,
 ) -> tuple[ImageOrder, Workshop]:
     """Turn the flags of a command into an order and what is needed to fill it."""
-    from gpuenv.commands.image import read_content
-    from gpuenv.config import load_config
-    from gpuenv.index.simple import SimpleClient
-    from gpuenv.provision import ImageOrder, Workshop
+    from gpuenv.lockcheck import unserved
     from gpuenv.validate import check_tag
 
-    out = output.current()
-    matrix = load_chosen_matrix(matrix_file)
-    config = load_config(Path.cwd(), os.environ)
-    wanted = read_request(
-        matrix, request.given(), file_settings=config.request_settings(), file_name=config.name
-    )
-    image = read_content(content, config, os.environ, name=name, features=features)
+    asked = read_asked(request, content, matrix_file=matrix_file, name=name, features=features)
     for tag in tags:
         check_tag(tag, origin="--tag")
-    package_sources = sources.load(config, os.environ)
+    order, shop = order_of(asked, sources, build, engine=engine)
+    if build.is_locked:
+        lock = read_lock(asked, build.lock_file)
+        for text in unserved(lock, shop.host, asked.matrix):
+            output.current().warn(f"for this host: {text}")
+        image = lock.spec.image
+        order = replace(order, lock=lock, image=replace(image, name=asked.name or image.name))
+    return replace(order, tags=tags), shop
+
+
+def order_of(
+    asked: Asked,
+    sources: SourceFlags,
+    build: BuildFlags,
+    *,
+    engine: ContainerEngine | None = None,
+) -> tuple[ImageOrder, Workshop]:
+    """Turn what is asked for into an order, and gather what is needed to fill it."""
+    from gpuenv.index.simple import SimpleClient
+    from gpuenv.provision import ImageOrder, Workshop
+
+    out = output.current()
+    package_sources = sources.load(asked.config, os.environ)
     for warning in package_sources.warnings:
         out.warn(warning)
     order = ImageOrder(
-        request=wanted,
-        image=image,
-        tags=tags,
-        apt_mirror=sources.mirror(config, os.environ),
+        request=asked.request,
+        image=asked.image,
+        apt_mirror=sources.mirror(asked.config, os.environ),
         make_base=build.make_base,
         refresh=build.refresh,
         no_cache=build.no_cache,
     )
     shop = Workshop(
-        matrix=matrix,
+        matrix=asked.matrix,
         client=SimpleClient(package_sources),
         tell=out,
         engine=engine,
-        host=host_for(wanted),
+        host=host_for(asked.request),
     )
     return order, shop
 

@@ -10,6 +10,7 @@ module               owns
 ``local.py``         archives on this host, and which of them a build needs
 ``delivery.py``      how the sources reach the steps of a build
 ``prepare.py``      both at once, with what the remote indexes have
+``locked.py``        the files of a ``gpuenv.lock``: which lie here, where the rest is
 ``links.py``         pure: index pages to links, file names to what they hold
 ``simple.py``        the client of simple repositories, remote and on disk
 ``session.py``       HTTP sessions with this host's certificates and no other settings

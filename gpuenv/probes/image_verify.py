@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import platform
+import re
 import sys
 from importlib import metadata
 
@@ -14,14 +15,13 @@ LIBRARIES = ("libcudart", "libcublas", "libcudnn", "libnccl", "libnvrtc", "libcu
 
 
 def distributions():
-    """Return the installed CUDA and PyTorch distributions, name to version."""
-    wanted = ("torch", "torchvision", "torchaudio", "triton", "pytorch-triton")
+    """Return the installed distributions, name to version."""
     found = {}
     for dist in metadata.distributions():
-        name = (dist.metadata["Name"] or "").lower().replace("_", "-")
-        if name in wanted or name.startswith("nvidia-"):
+        name = re.sub(r"[-_.]+", "-", dist.metadata["Name"] or "").lower()
+        if name:
             found[name] = dist.version
-    return found
+    return dict(sorted(found.items()))
 
 
 def library_copies():

@@ -14,15 +14,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("versions", "secret"),
     ("spec", "state", "resources", "process", "reading"),
-    ("wheelfacts", "validate"),
+    ("wheelfacts", "validate", "lockfile"),
     ("matrix", "index", "config", "render", "checks", "verify"),
     ("host", "content"),
-    ("engine", "sourcing", "upkeep"),
+    ("engine", "sourcing", "upkeep", "lockcheck"),
     ("report",),
     ("containers", "probing"),
     ("ssh",),
     ("build", "launch", "jupyter", "doctor"),
     ("provision", "life"),
+    ("locking",),
     ("output", "commands", "cli", "__main__"),
 )
 # Outside the map: sent to where they run, and may import nothing of the package.
