@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from gpuenv.errors import BuildFailedError, ConfigurationError
+from gpuenv.reading import read_named_text, reason
 from gpuenv.spec import EnvironmentSpec, ImageRequest, ImageSpec
 from gpuenv.versions import (
     CudaVersion,
@@ -583,13 +584,15 @@ def load_lock(path: Path) -> Lock:
         LockFileError: It is not there, cannot be read or is not as it was written.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_named_text(path)
     except FileNotFoundError as exc:
         raise LockFileError(
             f"there is no {path}", why="nothing was locked here", fix="gpuenv lock makes it"
         ) from exc
     except (OSError, UnicodeDecodeError) as exc:
-        raise LockFileError(f"cannot read {path}", why=str(exc), fix="mend the file") from exc
+        raise LockFileError(
+            f"cannot read {path}", why=reason(exc), fix="name a lock: --lock-file FILE"
+        ) from exc
     return parse_lock(text, origin=path.name)
 
 
@@ -601,9 +604,15 @@ def write_lock(path: Path, lock: Lock) -> bool:
     """
     text = render_lock(lock)
     target = path.resolve()  # a link stays one
+    if target.exists() and not target.is_file():
+        raise LockFileError(
+            f"cannot write {path}",
+            why="it is there and is no file",
+            fix="name a file: --lock-file FILE",
+        )
     mode = 0o644
     with suppress(OSError):
-        if target.read_text(encoding="utf-8") == text:
+        if target.read_bytes() == text.encode():
             return False
         mode = target.stat().st_mode & 0o777
     try:

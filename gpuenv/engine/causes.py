@@ -172,7 +172,7 @@ _RULES: tuple[Rule, ...] = (
         "give your organisation's CA with --ca-bundle; with the right CA, check the clock",
     ),
     _rule(
-        r"do not match the hashes|hash mismatch|hash sum mismatch|expected sha256",
+        r"do not match the hashes|hash mismatch|hash sum mismatch|expected sha256|bad crc \(got",
         BuildHashMismatchError,
         "a download is not the file that was pinned",
         "a mirror changed the file: lock again if that is right, else distrust the mirror",
