@@ -5,8 +5,8 @@
     {"auths": {"ghcr.io": {"auth": "dXNlcjpwYXNz"}},
      "credsStore": "secretservice", "credHelpers": {"ghcr.io": "pass"}}
 
-A helper is a program ``docker-credential-NAME``. The docker SDK knows how logins are written and how
-helpers are asked; nonsense in either becomes an error of ours here.
+A helper is a program ``docker-credential-NAME``. The docker SDK knows how logins are written and
+how helpers are asked; nonsense in either becomes an error of ours here.
 
 Source:
     Docker CLI reference, "docker login": configuration file, credential stores and helpers.
@@ -25,6 +25,8 @@ from gpuenv.reading import parse_json, read_named_text, reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_NO_LOGIN = "its answer is no JSON with Username and Secret"
 
 
 def docker_folder(environ: Mapping[str, str]) -> Path | None:
@@ -88,15 +90,17 @@ def find_login(name: str, environ: Mapping[str, str]) -> dict[str, str]:
         raise _unusable(path, f"a login in it cannot be read: {exc}") from exc
     registry, _ = auth.resolve_repository_name(name)
     try:
-        with warnings.catch_warnings(action="ignore"):  # of a helper that is missing: told below
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a helper that is missing: told below
             found = known.resolve_authconfig(registry) or {}
-        if not all(isinstance(value, str | None) for value in found.values()):
-            raise TypeError(registry)
-        return {key: value for key, value in found.items() if value is not None}
     except DockerException as exc:
         raise _mute(registry, str(exc.__cause__ or exc)) from exc
     except (ValueError, TypeError, KeyError) as exc:  # whatever it printed may be a secret
-        raise _mute(registry, "its answer is no JSON with Username and Secret") from exc
+        raise _mute(registry, _NO_LOGIN) from exc
+    login = {key: value for key, value in found.items() if value is not None}
+    if not all(isinstance(value, str) for value in login.values()):
+        raise _mute(registry, _NO_LOGIN)
+    return login
 
 
 def login_header(login: Mapping[str, str]) -> str:
