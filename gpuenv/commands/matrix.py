@@ -105,6 +105,8 @@ def tell_resolved(spec: EnvironmentSpec) -> None:
         out.note(f"note: {note}")
     for warning in spec.warnings:
         out.warn(warning)
+    if spec.confidence == "derived" and not spec.warnings:
+        out.detail("this row was not read in the wheel itself; a build checks what is in the image")
 
 
 def _print_rows(matrix: Matrix, rows: Sequence[Row], arch: Arch) -> None:

@@ -275,7 +275,7 @@ def _warnings(
         yield f"{row.label} needs {floor} or newer; driver {wish.driver} was taken to be one"
     if row.confidence == "uncertain":
         yield f"{row.label} is uncertain: {row.doubt or 'nobody confirmed it'}"
-    if row.confidence == "derived":
+    if row.confidence == "derived" and row.cuda is not None:  # a cpu row claims nothing but itself
         yield (
             f"{row.label} was not read in the wheel itself but derived ({', '.join(row.source)}); "
             "what is in the image is checked after the build"

@@ -150,7 +150,7 @@ ENV CUDA_CACHE_PATH="/home/dev/.cache/nv" \
 CMD ["bash"]
 LABEL org.gpuenv.features="" \
       org.gpuenv.python="3.11" \
-      org.gpuenv.spec="{\"environment\":{\"arch\":\"x86_64\",\"arch_list\":[],\"base_image\":\"debian:bookworm-slim\",\"confidence\":\"derived\",\"cuda\":null,\"cudnn\":null,\"devel_packages\":[],\"flavor\":\"runtime\",\"max_gcc\":null,\"min_driver\":null,\"nccl\":null,\"notes\":[],\"overrides\":{},\"python\":\"3.11\",\"python_source\":\"base\",\"source\":\"pytorch\",\"toolkit\":null,\"torch\":\"2.13.0\",\"torch_variant\":\"cpu\",\"torchaudio\":\"2.11.0\",\"torchvision\":\"0.28.0\",\"triton\":null,\"warnings\":[\"2.13.0+cpu was not read in the wheel itself but derived (TI-MATRIX, RELEASE-MD); what is in the image is checked after the build\"]},\"image\":{\"apt\":[],\"base\":null,\"companions\":[\"torchvision\"],\"env\":{},\"features\":[],\"name\":\"torch\",\"pip\":[],\"requirements\":[],\"workdir\":\"/workspace\"}}" \
+      org.gpuenv.spec="{\"environment\":{\"arch\":\"x86_64\",\"arch_list\":[],\"base_image\":\"debian:bookworm-slim\",\"confidence\":\"derived\",\"cuda\":null,\"cudnn\":null,\"devel_packages\":[],\"flavor\":\"runtime\",\"max_gcc\":null,\"min_driver\":null,\"nccl\":null,\"notes\":[],\"overrides\":{},\"python\":\"3.11\",\"python_source\":\"base\",\"source\":\"pytorch\",\"toolkit\":null,\"torch\":\"2.13.0\",\"torch_variant\":\"cpu\",\"torchaudio\":\"2.11.0\",\"torchvision\":\"0.28.0\",\"triton\":null,\"warnings\":[]},\"image\":{\"apt\":[],\"base\":null,\"companions\":[\"torchvision\"],\"env\":{},\"features\":[],\"name\":\"torch\",\"pip\":[],\"requirements\":[],\"workdir\":\"/workspace\"}}" \
       org.gpuenv.torch="2.13.0" \
       org.gpuenv.torch-variant="cpu" \
       org.gpuenv.version="0.1.0" \

@@ -159,7 +159,18 @@ def test_a_free_choice_never_takes_an_uncertain_row() -> None:
     assert refusal(cuda="13.4").data["rules"] == ["confidence"]
 
 
-def test_only_a_verified_row_comes_without_a_warning() -> None:
+def test_every_derived_row_with_cuda_warns_and_no_cpu_row_does() -> None:
+    matrix = load_matrix()
+    for row in matrix.rows:
+        if row.confidence != "derived" or row.arch != "x86_64":
+            continue
+        spec = answer(torch=str(row.torch), cuda=str(row.cuda or "cpu"))
+        if label(spec) == row.label:
+            said = [text for text in spec.warnings if "derived" in text]
+            assert bool(said) is (row.cuda is not None), row.label
+
+
+def test_only_a_verified_row_with_cuda_comes_without_a_warning() -> None:
     assert answer(torch="2.9", cuda="12.8").warnings == ()
     spec = answer(torch="2.9", cuda="12.6")
     assert spec.confidence == "derived"
