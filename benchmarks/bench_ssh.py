@@ -9,7 +9,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from harness import Candidate, command, interleave, machine, require, table, write_section
+from harness import (
+    Candidate,
+    command,
+    environment,
+    interleave,
+    machine,
+    require,
+    table,
+    write_section,
+)
 
 from gpuenv.ssh.keys import make_key
 
@@ -80,7 +89,7 @@ def with_gpuenv(folder: Path) -> tuple[Candidate, Candidate]:
     def remove() -> None:
         subprocess.run(
             [*gpuenv, "rm", "bench-ssh", "--yes"],
-            capture_output=True, check=False, env={**os.environ, **env},
+            capture_output=True, check=False, env=environment(env),
         )  # fmt: skip
 
     first = Candidate(

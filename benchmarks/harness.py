@@ -45,6 +45,12 @@ class Candidate:
         return statistics.median(self.seconds)
 
 
+def environment(more: dict[str, str] | None = None) -> dict[str, str]:
+    """Return our environment, in which Python keeps its bytecode as an installed program has it."""
+    ours = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**ours, **(more or {})}
+
+
 def command(
     *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None
 ) -> Callable[[], None]:
@@ -52,7 +58,7 @@ def command(
 
     def run() -> None:
         done = subprocess.run(
-            arguments, capture_output=True, env={**os.environ, **(env or {})}, cwd=cwd, check=False
+            arguments, capture_output=True, env=environment(env), cwd=cwd, check=False
         )
         if done.returncode:
             tail = (done.stdout + done.stderr).decode("utf-8", "replace")[-2000:]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -172,3 +174,22 @@ def test_status_tells_every_address_that_was_tried(tmp_path: Path) -> None:
             "why": f"there is no socket {tmp_path}/no.sock",
         }
     ]
+
+
+@pytest.mark.subprocess
+def test_asking_an_engine_loads_no_heavy_library(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    heavy = ("docker", "requests", "paramiko", "jinja2", "yaml", "pynvml", "rich", "google")
+    code = (
+        "import sys\n"
+        "from gpuenv.engine.connect import connect\n"
+        "from gpuenv.errors import EngineUnavailableError\n"
+        "try:\n    connect(sys.argv[1], environ={})\n"
+        "except EngineUnavailableError as error:\n    print(error.slug)\n"
+        f"print([m for m in {heavy!r} if m in sys.modules])\n"
+    )
+    with Answering(path, http('{"message": "broken"}', "500 Oops")):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+        )
+    assert done.stdout.splitlines() == ["engine-request", "[]"]

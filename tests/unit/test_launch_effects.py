@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ from gpuenv.containers.usage import UsageMeter, parse_cgroup, probe_containers_o
 from gpuenv.engine.errors import NameTakenError, PortTakenError, RlimitRefusedError
 from gpuenv.engine.fake import FAKE_CAPABILITIES, FakeEngine
 from gpuenv.engine.fake_programs import Ended
-from gpuenv.engine.protocol import ContainerSpec, PortBinding
+from gpuenv.engine.protocol import ContainerSpec, PortBinding, VolumeMount
 from gpuenv.errors import ConfigurationError, LaunchFailedError
 from gpuenv.host.gpu_inventory import GpuInventory, HostGpu, probe_gpu_use, probe_inventory
 from gpuenv.jupyter import (
@@ -48,6 +49,7 @@ from gpuenv.jupyter import (
 )
 from gpuenv.launch import RunWish, parse_processes_per_node, plan_run
 from gpuenv.secret import Secret
+from gpuenv.state import cache_dir
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,6 +102,40 @@ def test_a_start_puts_the_user_in_and_makes_the_caches(engine: FakeEngine) -> No
     assert passwd is not None
     assert passwd.startswith(b"dev:x:1000:1000::/home/dev:")
     assert {volume.name for volume in engine.volumes()} >= {"gpuenv-cache-1000-pip"}
+
+
+def test_an_image_is_read_once_for_its_accounts(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    read_file = engine.read_file
+
+    def recording(container: str, path: str) -> bytes | None:
+        read.append(path)
+        return read_file(container, path)
+
+    monkeypatch.setattr(engine, "read_file", recording)
+    first = start_planned(engine, plan(engine), on_note=silent)
+    second = start_planned(engine, plan(engine, name="tune", session="s2"), on_note=silent)
+    assert read == ["/etc/passwd", "/etc/group"]
+    assert read_file(first.id, "/etc/passwd") == read_file(second.id, "/etc/passwd")
+    assert read_file(first.id, "/etc/group") == read_file(second.id, "/etc/group")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"/etc/passwd": 5, "/etc/group": ""}'])
+def test_nonsense_in_the_cache_of_accounts_is_read_anew(engine: FakeEngine, content: str) -> None:
+    start_planned(engine, plan(engine), on_note=silent)
+    (kept,) = (cache_dir(os.environ) / "accounts").iterdir()
+    kept.write_text(content)
+    info = start_planned(engine, plan(engine, name="tune", session="s2"), on_note=silent)
+    passwd = engine.read_file(info.id, "/etc/passwd") or b""
+    assert passwd.splitlines()[1] == b"root:x:0:0:root:/root:/bin/sh"
+
+
+def test_a_mount_over_etc_is_looked_into_each_time(engine: FakeEngine) -> None:
+    over = (VolumeMount(name="etc", target="/etc"),)
+    start_planned(engine, plan(engine, volumes=over), on_note=silent)
+    assert not (cache_dir(os.environ) / "accounts").exists()
 
 
 def test_a_refused_ulimit_is_left_to_the_engine_and_said(engine: FakeEngine) -> None:
