@@ -53,6 +53,8 @@ _SESSION = "(session)"
 _CONFIG = "config"
 _SHARED_FLAG = re.compile(r"--json|--verbose|--quiet|-[vq]+")
 _SSH_FAILED = 255
+# Flags of a session that the server itself is made by.
+_STAYS = frozenset({"port", "forward_agent", "forward_x11", "post_quantum_only"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +111,14 @@ class SessionFlags:
             "--forward-x11", help="Open windows from inside here.", rich_help_panel=_PANEL
         ),
     ] = False
+    post_quantum_only: Annotated[
+        bool,
+        typer.Option(
+            "--post-quantum-only",
+            help="Refuse clients without a post-quantum key exchange, as some editors are.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False
     ready_timeout: Annotated[
         str,
         typer.Option(
@@ -124,7 +134,7 @@ class SessionFlags:
         texts: dict[str, str] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name in {"port", "forward_agent", "forward_x11"} and value:
+            if item.name in _STAYS and value:
                 texts[item.name.replace("_", "-")] = "yes" if value is True else str(value)
         return texts
 
@@ -288,6 +298,8 @@ def ssh(
                 mine=tuple(key.public for key in mine), ask=not lets_in,
             )  # fmt: skip
             target = _keep(site, files, running, mine, session, name=chosen, only_these=own)
+        if not lets_in:
+            _require_proved(running, target)
         _warn_of_no_use(site.engine, running, session)
     if not lets_in:
         _answer(running, target, chosen, found=found)
@@ -452,6 +464,7 @@ def _find_or_start(
             authorized=admit(files, mine),
             agent_forwarding=session.forward_agent,
             x11_forwarding=session.forward_x11,
+            post_quantum_only=session.post_quantum_only,
         )
         plan_for = _plan(
             site, built, launch, session, wish,
@@ -541,6 +554,7 @@ def _show_plan(
         authorized=(),
         agent_forwarding=session.forward_agent,
         x11_forwarding=session.forward_x11,
+        post_quantum_only=session.post_quantum_only,
     )
     plan_for = _plan(
         site, images.planned(site.engine), launch, session, wish,
@@ -639,26 +653,50 @@ def _run_session(
     if code == _SSH_FAILED and target.jump is None:
         from gpuenv.ssh.host_key import connect_tcp
 
-        _explain(running, connect_tcp)
+        _explain(running, target, connect_tcp)
     elif code == _SSH_FAILED:
         from gpuenv.commands.site import open_site
 
         with open_site(address) as site:
-            _explain(running, site.connect)
+            _explain(running, target, site.connect)
             if site.remote is not None:
                 site.remote.require_forwarding()
     return code
 
 
-def _explain(running: RunningSsh, reach: Callable[[str, int], socket.socket]) -> None:
+def _require_proved(running: RunningSsh, target: Target) -> None:
+    """Let ``ssh`` check the host key of a server that paramiko cannot exchange keys with.
+
+    Raises:
+        HostKeyChangedError: Something else answers in its place.
+        NoSharedExchangeError: Nor can ``ssh``.
+        SshFailedError: It does not answer.
+    """
+    if running.proved:
+        return
+    from gpuenv.ssh.errors import SshFailedError
+    from gpuenv.ssh.host_key import prove_by_ssh
+
+    if missing := prove_by_ssh(target):
+        raise SshFailedError(f"cannot tell whether it is {target.alias} that answers", why=missing)
+
+
+def _explain(
+    running: RunningSsh, target: Target, reach: Callable[[str, int], socket.socket]
+) -> None:
     """Say what became of a server that ``ssh`` could not reach, or reached and lost.
 
     Raises:
         HostKeyChangedError: Something else answers in its place.
+        NoSharedExchangeError: ``ssh`` is too old for it.
     """
-    from gpuenv.ssh.host_key import probe_host_key
+    from gpuenv.ssh.errors import NoSharedExchangeError
+    from gpuenv.ssh.host_key import probe_host_key, prove_by_ssh
 
-    missing = probe_host_key(lambda: reach(running.host, running.port), running.host_key)
+    try:
+        missing = probe_host_key(lambda: reach(running.host, running.port), running.host_key)
+    except NoSharedExchangeError:
+        missing = prove_by_ssh(target)
     if missing:
         output.current().warn(f"the environment does not answer any more: {missing}")
 

@@ -8,7 +8,7 @@ and that file is root's, so that what runs inside cannot let in others.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ from gpuenv.containers.ready import wait_ready
 from gpuenv.engine.errors import CommandNotFoundError, ContainerNotRunningError, PortTakenError
 from gpuenv.engine.protocol import PortBinding, PutFile
 from gpuenv.errors import ConfigurationError, LaunchFailedError
-from gpuenv.ssh.errors import NoSshServerError
+from gpuenv.ssh.errors import NoSharedExchangeError, NoSshServerError
 from gpuenv.ssh.host_key import connect_tcp, probe_banner, probe_host_key
 from gpuenv.ssh.keys import (
     KeyPair,
@@ -77,26 +77,30 @@ class SshWish:
         authorized: Who may come in.
         agent_forwarding: The client's agent may be used from inside.
         x11_forwarding: Windows from inside may open at the client's.
+        post_quantum_only: Clients without a post-quantum key exchange are refused.
     """
 
     host_key: KeyPair
     authorized: tuple[PublicKey, ...]
     agent_forwarding: bool = False
     x11_forwarding: bool = False
+    post_quantum_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSsh:
-    """A server that answers and is who it should be.
+    """A server that answers.
 
     Attributes:
         host: The address of its port on the engine's host.
+        proved: It has proved to hold the host key; else that is left to a client that follows.
     """
 
     container: ContainerInfo
     host: str
     port: int
     host_key: PublicKey
+    proved: bool = False
 
     @property
     def workdir(self) -> str:
@@ -262,6 +266,7 @@ def plan_ssh(
         as_root=as_root,
         agent_forwarding=ssh.agent_forwarding,
         x11_forwarding=ssh.x11_forwarding,
+        post_quantum_only=ssh.post_quantum_only,
     )
     files = [
         PutFile(path=FOLDER, content=None, mode=0o755),
@@ -351,7 +356,7 @@ def start_ssh(
                 on_note=_quiet(on_note),
             )
             running = _published(info, ssh.host_key.public)
-            wait_until_answers(engine, running, timeout_s=timeout_s, ask=ask, reach=reach)
+            running = wait_until_answers(engine, running, timeout_s=timeout_s, ask=ask, reach=reach)
         except (CommandNotFoundError, ContainerEndedError) as error:
             if error.data.get("exit_code", _NO_PROGRAM) != _NO_PROGRAM:
                 raise
@@ -417,7 +422,7 @@ def find_or_start(
         put_keys(engine, info.id, everybody)
     running = _published(info, known_host_key(engine, files, existing))
     if ask or not existing.running:
-        wait_until_answers(engine, running, timeout_s=timeout_s, ask=ask, reach=reach)
+        running = wait_until_answers(engine, running, timeout_s=timeout_s, ask=ask, reach=reach)
     return running, existing.running
 
 
@@ -505,11 +510,11 @@ def wait_until_answers(
     timeout_s: float,
     ask: bool = True,
     reach: Callable[[str, int], socket.socket] = connect_tcp,
-) -> None:
+) -> RunningSsh:
     """Wait until the server answers.
 
     Args:
-        ask: And has proved to hold the host key.
+        ask: And has proved to hold the host key, if paramiko can exchange keys with it at all.
 
     Raises:
         HostKeyChangedError: What answers holds another one.
@@ -520,7 +525,15 @@ def wait_until_answers(
     def connect() -> socket.socket:
         return reach(running.host, running.port)
 
+    proved = ask
+
     def probe() -> str:
-        return probe_host_key(connect, running.host_key) if ask else probe_banner(connect)
+        nonlocal proved
+        try:
+            return probe_host_key(connect, running.host_key) if proved else probe_banner(connect)
+        except NoSharedExchangeError:
+            proved = False
+            return ""
 
     wait_ready(engine, running.container.id, probe, what="the SSH server", timeout_s=timeout_s)
+    return replace(running, proved=proved)

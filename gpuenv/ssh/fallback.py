@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.containers.users import USER
-from gpuenv.ssh.errors import HostKeyChangedError, SshFailedError
+from gpuenv.ssh.errors import HostKeyChangedError, NoSharedExchangeError, SshFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,6 +84,8 @@ def run_session(
                 why=f"its host key is not {host_key.fingerprint}",
                 fix="somebody may be listening in its place: nothing was sent",
             ) from exc
+        except paramiko.ssh_exception.IncompatiblePeer as exc:
+            raise NoSharedExchangeError.between("gpuenv's own SSH library", str(exc)) from exc
         except (paramiko.SSHException, OSError) as exc:
             raise SshFailedError(
                 f"cannot log in to {target.alias}",

@@ -6,16 +6,16 @@ import base64
 import socket
 from typing import TYPE_CHECKING
 
-from gpuenv.ssh.errors import HostKeyChangedError
+from gpuenv.ssh.errors import HostKeyChangedError, NoSharedExchangeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpuenv.ssh.client import Target
     from gpuenv.ssh.keys import PublicKey
 
 _TIMEOUT_S = 10.0
-
-
+_SSH_TIMEOUT_S = 30.0
 _BANNER = b"SSH-2.0-"
 
 
@@ -46,6 +46,7 @@ def probe_host_key(connect: Callable[[], socket.socket], expected: PublicKey) ->
 
     Raises:
         HostKeyChangedError: It proved to hold another key.
+        NoSharedExchangeError: It answers, and paramiko cannot exchange keys with it.
     """
     import logging
 
@@ -63,6 +64,8 @@ def probe_host_key(connect: Callable[[], socket.socket], expected: PublicKey) ->
             transport = paramiko.Transport(connection)
             transport.start_client(timeout=_TIMEOUT_S)
             shown = transport.get_remote_server_key()
+        except paramiko.ssh_exception.IncompatiblePeer as exc:
+            raise NoSharedExchangeError.between("gpuenv's own SSH library", str(exc)) from exc
         except (paramiko.SSHException, OSError, EOFError) as error:
             return f"no SSH server answers: {error}"
         finally:
@@ -70,14 +73,48 @@ def probe_host_key(connect: Callable[[], socket.socket], expected: PublicKey) ->
                 transport.close()
     blob = base64.b64encode(shown.asbytes()).decode()
     if (shown.get_name(), blob) != (expected.type, expected.blob):
-        raise HostKeyChangedError(
-            "the SSH server that answers is not this environment",
-            why=f"it shows the host key {_fingerprint(shown.asbytes())}, and this environment's is "
-            f"{expected.fingerprint}",
-            fix="somebody may be listening in its place: nothing was sent. gpuenv ps shows where "
-            "it should be; gpuenv ssh --replace makes it anew",
+        raise _stranger(
+            f"it shows the host key {_fingerprint(shown.asbytes())}, and this environment's is "
+            f"{expected.fingerprint}"
         )
     return ""
+
+
+def prove_by_ssh(target: Target) -> str:
+    """Let ``ssh`` check who a server is, without logging in; return what is missing.
+
+    Raises:
+        HostKeyChangedError: It holds another key than is pinned.
+        NoSharedExchangeError: ``ssh`` cannot exchange keys with it, or there is no ``ssh``.
+    """
+    from gpuenv.process import ProgramNotFoundError, ProgramTimeoutError, run_program
+    from gpuenv.ssh.client import ssh_arguments
+
+    arguments = ssh_arguments(target, command="true")
+    # The host's turn is before the user's, whose is refused here.
+    nobody = ("PreferredAuthentications=none", "BatchMode=yes", "ControlPath=none")
+    options = (word for setting in nobody for word in ("-o", setting))
+    try:
+        done = run_program((*arguments[:1], *options, *arguments[1:]), timeout_s=_SSH_TIMEOUT_S)
+    except ProgramNotFoundError as exc:
+        raise NoSharedExchangeError.between("gpuenv's own SSH library", "no ssh program") from exc
+    except ProgramTimeoutError as exc:
+        return str(exc)
+    said = done.stderr.strip()
+    if "no matching key exchange method" in said:
+        raise NoSharedExchangeError.between("your ssh", said.splitlines()[-1])
+    if "Host key verification failed" in said:
+        raise _stranger("it shows another host key than the one that is pinned")
+    return "" if "Permission denied" in said else said or "ssh was not told that nobody may log in"
+
+
+def _stranger(why: str) -> HostKeyChangedError:
+    return HostKeyChangedError(
+        "the SSH server that answers is not this environment",
+        why=why,
+        fix="somebody may be listening in its place: nothing was sent. gpuenv ps shows where it "
+        "should be; gpuenv ssh --replace makes it anew",
+    )
 
 
 def connect_tcp(host: str, port: int) -> socket.socket:
