@@ -154,11 +154,11 @@ def with_keys(
     known: tuple[PublicKey, ...], more: Iterable[PublicKey], *, revoked: frozenset[str]
 ) -> tuple[PublicKey, ...]:
     """Return keys with others added that are neither there nor revoked; pure."""
-    kept = list(known)
+    kept = {key.identity: key for key in known}
     for key in more:
-        if key.fingerprint not in revoked and not any(key.same_as(one) for one in kept):
-            kept.append(key)
-    return tuple(kept)
+        if key.identity not in kept and key.fingerprint not in revoked:
+            kept[key.identity] = key
+    return tuple(kept.values())
 
 
 def without_keys(known: tuple[PublicKey, ...], word: str) -> tuple[PublicKey, ...]:

@@ -34,7 +34,13 @@ _TYPES = (
     "ssh-rsa",
 )
 _REFUSED_TYPES = {"ssh-dss": "DSA keys are broken", "ssh-rsa1": "SSH 1 is gone"}
-_PRIVATE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_PRIVATE = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----|^PuTTY-User-Key-File-")
+# Other forms of a public key: how they begin, what they are, and what makes a line of them.
+_OTHER_FORMS = (
+    ("---- BEGIN SSH2 PUBLIC KEY", "in the form of RFC 4716", "ssh-keygen -i -f"),
+    ("-----BEGIN PUBLIC KEY", "in PEM", "ssh-keygen -i -m PKCS8 -f"),
+    ("-----BEGIN RSA PUBLIC KEY", "in PEM", "ssh-keygen -i -m PEM -f"),
+)
 
 
 class SshKeyError(ConfigurationError):
@@ -67,9 +73,14 @@ class PublicKey:
         """The key as it stands in ``authorized_keys`` and in ``.pub`` files."""
         return f"{self.type} {self.blob}" + (f" {self.comment}" if self.comment else "")
 
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What makes it this key and no other; comments do not count."""
+        return self.type, self.blob
+
     def same_as(self, other: PublicKey) -> bool:
-        """Say whether both are one key; comments do not count."""
-        return (self.type, self.blob) == (other.type, other.blob)
+        """Say whether both are one key."""
+        return self.identity == other.identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +158,12 @@ def parse_public_key(text: str, *, origin: str) -> PublicKey:
             f"{origin} is no public key", why=f"it is longer than {_MAX_LINE} characters",
             fix="give one line as ssh-keygen writes it",
         )  # fmt: skip
-    words = text.strip().split(None, 2)
+    line = text.removeprefix("\ufeff").strip()  # some editors begin a file so
+    words = line.split(None, 2)
     if not words:
         raise SshKeyError(f"{origin} is empty", fix="give one line as ssh-keygen writes it")
     kind = words[0]
+    _refuse_other_forms(line, kind, origin)
     if kind in _REFUSED_TYPES:
         raise SshKeyError(
             f"{origin} is not let in", why=_REFUSED_TYPES[kind], fix="ssh-keygen -t ed25519"
@@ -175,6 +188,28 @@ def parse_public_key(text: str, *, origin: str) -> PublicKey:
     return PublicKey(type=kind, blob=blob, comment=printable.strip()[:_COMMENT_LENGTH])
 
 
+def _refuse_other_forms(line: str, kind: str, origin: str) -> None:
+    """Say of what is a key in another form, or more than one, what to do with it."""
+    for begins, what, convert in _OTHER_FORMS:
+        if line.startswith(begins):
+            raise SshKeyError(
+                f"{origin} is not let in", why=f"it is {what}",
+                fix=f"make a line of it: {convert} FILE > FILE.pub",
+            )  # fmt: skip
+    if "-cert-v" in kind:
+        raise SshKeyError(
+            f"{origin} is not let in",
+            why="a certificate is let in for who signed it, and here keys alone are",
+            fix="give the .pub file that the certificate was made of",
+        )
+    if len(_lines(line)) > 1:
+        raise SshKeyError(
+            f"{origin} is more than a key",
+            why="it has several lines",
+            fix="give one line as ssh-keygen writes it; --add-key takes a file with several",
+        )
+
+
 def parse_public_keys(text: str, *, origin: str) -> tuple[PublicKey, ...]:
     """Read a ``.pub`` or ``authorized_keys`` file: one key a line, comments and blanks between.
 
@@ -183,15 +218,19 @@ def parse_public_keys(text: str, *, origin: str) -> tuple[PublicKey, ...]:
     """
     if len(text) > _MAX_FILE:
         raise SshKeyError(f"{origin} is no list of keys", why="it is larger than a megabyte")
-    if _PRIVATE.search(text):
+    begins = tuple(begins for begins, _, _ in _OTHER_FORMS)
+    if _PRIVATE.search(text) or text.startswith(begins):  # of several lines each
         parse_public_key(text, origin=origin)
-    keys: list[PublicKey] = []
-    for number, line in enumerate(re.split(r"\r?\n", text), start=1):
+    keys: dict[tuple[str, str], PublicKey] = {}
+    for number, line in enumerate(_lines(text.removeprefix("\ufeff")), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             key = parse_public_key(line, origin=f"{origin} line {number}")
-            if not any(key.same_as(known) for known in keys):
-                keys.append(key)
-    return tuple(keys)
+            keys.setdefault(key.identity, key)
+    return tuple(keys.values())
+
+
+def _lines(text: str) -> list[str]:
+    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _check_blob(kind: str, blob: str, origin: str) -> None:
@@ -201,6 +240,8 @@ def _check_blob(kind: str, blob: str, origin: str) -> None:
     """
     try:
         data = base64.b64decode(blob, validate=True)
+        if base64.b64encode(data).decode() != blob:  # one key has one form, or it is two to revoke
+            raise ValueError("bits beyond the last byte")  # noqa: TRY301 - one refusal for all
         parts = list(_parts(data))
     except (binascii.Error, ValueError, struct.error) as exc:
         raise SshKeyError(

@@ -20,6 +20,7 @@ from gpuenv.ssh.environment import (
     make_client_key,
     make_host_key,
     revoke,
+    with_keys,
     without_keys,
 )
 from gpuenv.ssh.keys import (
@@ -110,7 +111,21 @@ def test_a_hardware_key_is_let_in() -> None:
         ('environment="LD_PRELOAD=/x" ' + KNOWN, "options such as environment"),
         ('from="10.0.0.0/8" ' + KNOWN, "options such as from"),
         (KNOWN.replace("ssh-ed25519", "ssh-rsa", 1), "contradicts itself"),
-        ("ssh-ed25519-cert-v01@openssh.com AAAA x", "no public key"),
+        ("ssh-ed25519-cert-v01@openssh.com AAAA x", "a certificate"),
+        ("sk-ssh-ed25519-cert-v01@openssh.com AAAA x", "a certificate"),
+        ("ssh-rsa-cert-v01@openssh.com AAAA x", "a certificate"),
+        ("@cert-authority * " + KNOWN, "no public key"),
+        (KNOWN + "\n" + KNOWN, "several lines"),
+        (KNOWN + "\r" + KNOWN, "several lines"),
+        (KNOWN.replace(" alice", "\0 alice"), "cut off or changed"),
+        ("\0" + KNOWN, "no public key"),
+        (KNOWN.replace("ssh-ed25519 ", "ssh-ed25519\u3000x ", 1), "cut off or changed"),
+        (KNOWN.replace(" alice", "==== alice"), "cut off or changed"),
+        ("\u017fsh-ed25519 AAAA", "no public key"),
+        ("---- BEGIN SSH2 PUBLIC KEY ----\nAAAA\n---- END SSH2 PUBLIC KEY ----", "RFC 4716"),
+        ("-----BEGIN PUBLIC KEY-----\nAAAA", "in PEM"),
+        ("PuTTY-User-Key-File-3: ssh-ed25519\n", "is a private key"),
+        ("x" * 1_000_000, "longer than"),
         ("ssh-dss AAAA x", "DSA keys are broken"),
         (SHORT_RSA, "1024 bits is too short"),
         (f"ssh-ed25519 {blob(b'ssh-ed25519', bytes(31))}", "lengths"),
@@ -139,7 +154,12 @@ def test_any_text_is_a_key_or_a_refusal(text: str) -> None:
 
 @given(st.text(max_size=300))
 def test_a_comment_cannot_bring_a_second_line(comment: str) -> None:
-    key = parse_public_key(f"{KNOWN.rsplit(' ', 1)[0]} x{comment}", origin="x")
+    line = f"{KNOWN.rsplit(' ', 1)[0]} x{comment}"
+    if {"\n", "\r"} & set(line.strip()):
+        with pytest.raises(SshKeyError, match="more than a key"):
+            parse_public_key(line, origin="x")
+        return
+    key = parse_public_key(line, origin="x")
     assert "\n" not in key.line
     assert "\r" not in key.line
     assert parse_public_key(key.line, origin="again").same_as(key)
@@ -150,6 +170,48 @@ def test_a_list_names_the_line_that_is_none_and_keeps_each_key_once() -> None:
     assert [key.line for key in parse_public_keys(text, origin="x")] == [KNOWN]
     with pytest.raises(SshKeyError, match="x line 3"):
         parse_public_keys(f"{KNOWN}\n\nnonsense\n", origin="x")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_list_is_read_whatever_its_lines_end_with(end: str) -> None:
+    text = "\ufeff" + end.join((KNOWN, "", "# a colleague", key(1).line, ""))
+    assert [one.line for one in parse_public_keys(text, origin="x")] == [KNOWN, key(1).line]
+
+
+def test_a_list_in_another_form_is_refused_as_a_whole() -> None:
+    for text in (
+        "---- BEGIN SSH2 PUBLIC KEY ----\nAAAA\n",
+        f"{KNOWN}\n-----BEGIN PRIVATE KEY-----",
+    ):
+        with pytest.raises(SshKeyError, match="x is"):
+            parse_public_keys(text, origin="x")
+
+
+def test_ten_thousand_keys_are_read_each_once() -> None:
+    lines = [
+        f"ssh-ed25519 {blob(b'ssh-ed25519', number.to_bytes(32, 'big'))}"
+        for number in range(10_000)
+    ]
+    read = parse_public_keys("\n".join((*lines, *reversed(lines[:100]))), origin="x")
+    assert [key.line for key in read] == lines
+    assert with_keys(read, read, revoked=frozenset()) == read
+    with pytest.raises(SshKeyError, match="no list of keys"):
+        parse_public_keys("\n".join(lines * 2), origin="x")
+
+
+def test_one_key_has_one_form_so_that_revoking_it_is_enough() -> None:
+    """The last character of a padded base64 text has bits that mean nothing."""
+    good = openssh(ec.generate_private_key(ec.SECP256R1()))
+    assert parse_public_key(good, origin="x")
+    assert good.endswith("=")
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    last = good.rstrip("=")[-1]
+    other = (
+        good.rstrip("=")[:-1] + alphabet[alphabet.index(last) + 1] + good[len(good.rstrip("=")) :]
+    )
+    assert base64.b64decode(other.split()[1]) == base64.b64decode(good.split()[1])
+    with pytest.raises(SshKeyError, match="cut off or changed"):
+        parse_public_key(other, origin="x")
 
 
 def test_a_key_of_ours_comes_back_and_its_private_half_does_not_show() -> None:
@@ -200,7 +262,7 @@ def test_a_named_key_may_be_the_private_or_the_public_file(tmp_path: Path) -> No
 def test_a_named_key_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     (tmp_path / "huge").write_bytes(b"x" * (1024 * 1024 + 1))
-    for name, words in (("text", "no key that"), ("huge", "no key"), ("gone", "cannot read")):
+    for name, words in (("text", "no key that"), ("huge", "cannot read"), ("gone", "cannot read")):
         with pytest.raises(SshKeyError, match=words):
             read_named_key(tmp_path / name)
     (tmp_path / "empty").write_text("# nothing\n")
