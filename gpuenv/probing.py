@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import shutil
 import sys
 import time
@@ -185,6 +186,92 @@ _FIND_PYTHON = (
     'for name in python python3; do if command -v "$name" >/dev/null 2>&1; then '
     f'exec "$name" -c "$1"; fi; done; exit {_NO_PYTHON}'
 )
+
+
+# The loader comes as the first line of standard input: a shell there may take no line breaks.
+_BOOTSTRAP = "import sys;exec(bytes.fromhex(sys.stdin.buffer.readline().decode()))"
+_IS_NEW_ENOUGH = "import sys;sys.exit(sys.version_info<(3,8))"
+
+
+class RemoteShell(Protocol):
+    """A host that has been logged in to."""
+
+    def stream(self, line: str, *, stdin: bytes, timeout_s: float) -> Iterator[str]:
+        """Run a shell line there and yield the lines it prints."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemotePlace:
+    """Another host, by SSH.
+
+    Attributes:
+        name: What the user calls it.
+        python: The interpreter or the environment's folder there, whose environment is looked at.
+    """
+
+    shell: RemoteShell
+    name: str
+    python: str | None = None
+
+    def where(self) -> Mapping[str, Any]:
+        """Say which host."""
+        where = {"kind": "remote host", "target": self.name}
+        return where if self.python is None else {**where, "python": self.python}
+
+    def run(self, plan: DoctorPlan) -> Iterator[tuple[str, ProbeRun | None]]:
+        """Run the probes with a Python of that host.
+
+        Raises:
+            ProbeError: It has none, or they did not come to their end.
+        """
+        from gpuenv.process import ProgramFailedError, ProgramTimeoutError
+
+        code, request = render_request(plan, probe_sources(), where=self.where())
+        try:
+            yield from read_events(
+                self.shell.stream(
+                    remote_line(self.python),
+                    stdin=code.encode().hex().encode() + b"\n" + request,
+                    timeout_s=plan.budget_s + _GRACE_S,
+                )
+            )
+        except ProgramTimeoutError as exc:
+            raise ProbeError("the probes did not come to their end", why=str(exc)) from exc
+        except ProgramFailedError as exc:
+            if exc.exit_code == _NO_PYTHON:
+                raise ProbeError(
+                    f"{self.name} has no Python to run the probes with",
+                    why="there is no Python 3.8 or newer at "
+                    + (self.python or "python or python3 on its PATH"),
+                    fix="install python3 there, or name one: --python PATH",
+                ) from exc
+            raise ProbeError(
+                f"the probes did not come to their end on {self.name}",
+                why=f"exit code {exc.exit_code}: {exc.stderr.strip()[-2000:]}",
+                fix="try by hand: gpuenv doctor --emit-probe | ssh HOST python3 -",
+            ) from exc
+
+
+def remote_line(python: str | None) -> str:
+    """Return the shell line that finds a Python on another host and lets it load what comes; pure.
+
+    Args:
+        python: An interpreter or the folder of an environment, an absolute path or one from the
+            home there; ``None`` for the one on ``PATH``.
+    """
+    if python is None:
+        names = "python python3"
+    else:
+        home = python.startswith("~/")
+        quoted = ('"$HOME"/' if home else "") + shlex.quote(python.removeprefix("~/"))
+        names = f"{quoted}/bin/python {quoted}/bin/python3 {quoted}"
+    script = (
+        f'for p in {names}; do if command -v "$p" >/dev/null 2>&1 && '
+        f'"$p" -c "{_IS_NEW_ENOUGH}" 2>/dev/null; then exec "$p" -c "{_BOOTSTRAP}"; fi; done; '
+        f"exit {_NO_PYTHON}"
+    )
+    return f"sh -c {shlex.quote(script)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

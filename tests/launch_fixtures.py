@@ -204,6 +204,8 @@ def jupyter_image(session_engine: ContainerEngine, base_image: str) -> str:
     from gpuenv.commands.image import BuildFlags, ContentFlags, SourceFlags
     from gpuenv.commands.launching import ImageFlags
     from gpuenv.commands.options import RequestFlags
+    from gpuenv.commands.site import Site
+    from gpuenv.containers.facts import probe_caller
 
     output.set_current(output.Output(command="jupyter", verbosity=-1))
     flags = ImageFlags(
@@ -216,7 +218,7 @@ def jupyter_image(session_engine: ContainerEngine, base_image: str) -> str:
         features=("jupyter", "ssh"),
     )
     try:
-        image = flags.obtain(session_engine)
+        image = flags.obtain(Site(engine=session_engine, caller=probe_caller(os.environ)))
     except GpuenvError as error:
         missing(f"an image with JupyterLab ({error.what}: {error.why})")
     return image.tags[0]

@@ -139,7 +139,7 @@ class Facts:
 
     Attributes:
         where: Kind of place and how it was reached: ``{"kind": "host" | "container" | "image" |
-            "python" | "file", "target": ...}``.
+            "python" | "remote host" | "file", "target": ...}``.
         asked: What the user asked for, as far as checks depend on it: ``{"level": 1,
             "require": ["gpu"], "expect_gpus": 8, "skip": ["hw.*"]}``.
         probes: By probe name; :mod:`gpuenv.checks.probes` lists the names and their keys.

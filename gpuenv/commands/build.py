@@ -10,7 +10,7 @@ from gpuenv import output
 from gpuenv.commands import command
 from gpuenv.commands.image import BuildFlags, ContentFlags, NameOption, SourceFlags
 from gpuenv.commands.options import MatrixOption, RequestFlags
-from gpuenv.commands.wiring import fill_order, open_engine, take_order, try_engine
+from gpuenv.commands.wiring import fill_order, take_order, try_site
 from gpuenv.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,25 +62,29 @@ def register(app: typer.Typer) -> None:
         if dry_run:
             from gpuenv.provision import plan_order
 
-            with try_engine(how.engine) as engine:
+            with try_site(how.engine) as site:
                 order, shop = take_order(
                     request, content, sources, how,
-                    matrix_file=matrix_file, name=name, tags=tags, engine=engine,
+                    matrix_file=matrix_file, name=name, tags=tags, site=site,
                 )  # fmt: skip
                 plan = plan_order(order, shop)
             output.current().answer(plan.as_dict(), human=lambda: _print_plan(plan))
             return
-        with open_engine(how.engine) as engine:
+        from gpuenv.commands.site import open_site
+
+        with open_site(how.engine) as site:
             order, shop = take_order(
                 request, content, sources, how,
-                matrix_file=matrix_file, name=name, tags=tags, engine=engine,
+                matrix_file=matrix_file, name=name, tags=tags, site=site,
             )  # fmt: skip
             image = fill_order(order, shop, progress=how.progress)
             pushed: dict[str, str] = {}
             if push:
                 from gpuenv.build import push_image
 
-                pushed = push_image(engine, tags, lambda event: output.current().detail(str(event)))
+                pushed = push_image(
+                    site.engine, tags, lambda event: output.current().detail(str(event))
+                )
         output.current().answer(
             image.as_dict() | ({"pushed": pushed} if push else {}),
             human=lambda: _print_image(image, pushed),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpuenv.doctor import DoctorPlan, ProbePlace
     from gpuenv.report.redact import Redactor
     from gpuenv.report.report import Report
+    from gpuenv.ssh.remote import RemoteAddress
 
 
 class LevelName(str, Enum):
@@ -91,9 +92,8 @@ EngineOption = Annotated[
     typer.Option(
         "--engine",
         "--host",
-        envvar="GPUENV_ENGINE",
         metavar="ADDRESS",
-        help="The engine for --image and --container: unix:///..., ssh://host.",
+        help="ssh://user@host: look at that host. With --image and --container: the engine.",
         rich_help_panel=_WHERE,
     ),
 ]
@@ -219,15 +219,16 @@ def doctor(  # noqa: PLR0917 - typer calls it by keyword
     if emit_probe:
         _emit(asked)
         return
-    elapsed_s = None
+    elapsed_s, names = None, ("", "", "")
     if from_file is not None:
         facts = _read(from_file, asked)
     else:
         begun = time.monotonic()
         with _place(python=python, image=image, container=container, engine=engine) as place:
             facts = _probe(asked, place)
+            names = _names_of(place)
         elapsed_s = time.monotonic() - begun
-    redactor = None if no_redact else _redactor()
+    redactor = None if no_redact else _redactor(*names)
     report = _judge(facts, redactor=redactor, strict=strict, elapsed_s=elapsed_s)
     _write_files(report, capture=capture, junit=junit, html=html)
     _show(report, format)
@@ -297,6 +298,13 @@ def _place(
     from gpuenv import probing
 
     if image is None and container is None:
+        remote = _remote_host(engine)
+        if remote is not None:
+            from gpuenv.ssh.remote import log_in
+
+            with log_in(remote) as host:
+                yield probing.RemotePlace(shell=host, name=remote.jump, python=python)
+            return
         chosen = probing.active_python(os.environ)
         if python is not None:
             yield probing.LocalPlace(python=probing.find_python(python))
@@ -322,6 +330,42 @@ def _place(
         )
 
 
+def _remote_host(engine: str | None) -> RemoteAddress | None:
+    """Return the host that the user works on, if it is another one, and say so if it is not new.
+
+    Raises:
+        EngineUnavailableError: The address on the command line is none.
+    """
+    from gpuenv.commands.site import settled_host
+    from gpuenv.engine.connect import find_addresses
+    from gpuenv.errors import EngineUnavailableError
+    from gpuenv.ssh.remote import parse_remote
+
+    try:
+        address = find_addresses(engine, os.environ, settled=settled_host())[0]
+    except EngineUnavailableError:
+        if engine is not None:
+            raise
+        return None  # what is wrong with the engine's address is a finding, not the end
+    if not address.url.startswith("ssh://"):
+        return None
+    remote = parse_remote(address.url)
+    if engine is None:
+        output.current().note(f"looking at {remote.jump} ({address.found_via})")
+    return remote
+
+
+def _names_of(place: ProbePlace) -> tuple[str, str, str]:
+    """Return the names of a remote host, of the user there and of the home, to be redacted."""
+    from gpuenv.probing import RemotePlace
+    from gpuenv.ssh.remote import RemoteHost
+
+    if not isinstance(place, RemotePlace) or not isinstance(place.shell, RemoteHost):
+        return "", "", ""
+    host = place.shell
+    return host.address.host, host.facts.caller.login, host.facts.home
+
+
 def _probe(asked: _Asked, place: ProbePlace) -> Facts:
     from gpuenv.commands.progress import ProbeProgress
     from gpuenv.doctor import run_doctor
@@ -340,7 +384,7 @@ def _load_the_rest() -> None:
     import gpuenv.report.report  # noqa: F401 - the import is the purpose
 
 
-def _redactor() -> Redactor:
+def _redactor(host: str = "", user: str = "", home: str = "") -> Redactor:
     import os
     import platform
 
@@ -348,9 +392,9 @@ def _redactor() -> Redactor:
 
     names = ("USER", "LOGNAME", "SUDO_USER")
     return Redactor(
-        hosts=[platform.node()],
-        users=[os.environ.get(name, "") for name in names],
-        homes=[os.environ.get("HOME", "")],
+        hosts=[platform.node(), host],
+        users=[*(os.environ.get(name, "") for name in names), user],
+        homes=[os.environ.get("HOME", ""), home],
     )
 
 

@@ -202,7 +202,7 @@ def jupyter(
         if dry_run:
             wish = _read_server(server, files, keep=False)
             plan_for = _plan(
-                site, images.planned(engine), launch, server, wish,
+                site, images.planned(site), launch, server, wish,
                 name=chosen, workspace=workspace, request=images.given(),
             )  # fmt: skip
             show_plan(engine, plan_for(_first_port(server)))
@@ -216,7 +216,7 @@ def jupyter(
             else:
 
                 def start() -> RunningJupyter:
-                    built = images.obtain(engine)
+                    built = images.obtain(site)
                     wish = _read_server(server, files, keep=True)
                     plan_for = _plan(
                         site, built, launch, server, wish,
@@ -230,7 +230,7 @@ def jupyter(
                     name=chosen,
                     owner=owner,
                     asked={**launch.given(), **server.given(), **images.given()},
-                    image_id=images.obtain(engine).id if images.given() else None,
+                    image_id=images.obtain(site).id if images.given() else None,
                     anew=fresh,
                     timeout_s=timeout_s,
                     start=start,

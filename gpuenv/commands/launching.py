@@ -448,7 +448,6 @@ def gather_facts(site: Site, image: ImageInfo, workspace: Workspace | None) -> L
     from gpuenv.containers.identity import new_session
     from gpuenv.containers.lifecycle import list_environments, taken_gpus
     from gpuenv.containers.plan import LaunchFacts
-    from gpuenv.host.gpu_inventory import GpuInventory, probe_inventory
 
     engine, caps = site.engine, site.engine.capabilities
     return LaunchFacts(
@@ -457,9 +456,7 @@ def gather_facts(site: Site, image: ImageInfo, workspace: Workspace | None) -> L
         image=image,
         session=new_session(),
         now=datetime.now(timezone.utc),
-        inventory=probe_inventory()
-        if caps.local
-        else GpuInventory(known=False, why="the engine is not on this host"),
+        inventory=site.inventory(),
         workspace_owner=None if workspace is None else site.folder_owner(workspace.source),
         taken_gpus=taken_gpus(list_environments(engine)),
     )
@@ -520,23 +517,23 @@ class ImageFlags:
         config = load_config(Path.cwd(), os.environ)
         return load_lock(lock_path(self.how.lock_file, config.path, Path.cwd())).digest
 
-    def obtain(self, engine: ContainerEngine) -> ImageInfo:
+    def obtain(self, site: Site) -> ImageInfo:
         """Return the image, built or fetched where it is not there; asked for once only."""
         if self._obtained is None:
             if self.image is not None:
-                self._obtained = local_image(engine, self.image)
+                self._obtained = local_image(site.engine, self.image)
             else:
                 from gpuenv.commands.wiring import fill_order, take_order
 
                 order, shop = take_order(
                     self.request, self.content, self.sources, self.how,
-                    matrix_file=self.matrix_file, features=self.features, engine=engine,
+                    matrix_file=self.matrix_file, features=self.features, site=site,
                 )  # fmt: skip
                 built = fill_order(order, shop, progress=self.how.progress)
-                self._obtained = local_image(engine, built.image_ref)
+                self._obtained = local_image(site.engine, built.image_ref)
         return self._obtained
 
-    def planned(self, engine: ContainerEngine) -> ImageInfo:
+    def planned(self, site: Site) -> ImageInfo:
         """Return the image if it is there, else what is known of it before it is built."""
         from gpuenv.engine.protocol import ImageInfo
 
@@ -548,10 +545,10 @@ class ImageFlags:
 
             order, shop = take_order(
                 self.request, self.content, self.sources, self.how,
-                matrix_file=self.matrix_file, features=self.features, engine=engine,
+                matrix_file=self.matrix_file, features=self.features, site=site,
             )  # fmt: skip
             ref, ours = plan_order(order, shop).ref, True
-        return engine.image(ref) or ImageInfo(
+        return site.engine.image(ref) or ImageInfo(
             id="",
             tags=(ref,),
             digests=(),

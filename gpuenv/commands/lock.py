@@ -21,7 +21,7 @@ from gpuenv.commands.image import (
     WithOption,
 )
 from gpuenv.commands.options import MatrixOption, RequestFlags
-from gpuenv.commands.wiring import Asked, open_engine, order_of, read_asked
+from gpuenv.commands.wiring import Asked, order_of, read_asked
 
 if TYPE_CHECKING:
     from gpuenv.lockfile import Change, Lock
@@ -106,6 +106,7 @@ def register(app: typer.Typer) -> None:
         Example: gpuenv lock --torch 2.9 --cuda 12.8 --pip einops
         """
         from gpuenv.commands.build_progress import show_build
+        from gpuenv.commands.site import open_site
         from gpuenv.lockfile import compare_locks, write_lock
         from gpuenv.locking import Upgrade, resolve_lock
 
@@ -120,8 +121,8 @@ def register(app: typer.Typer) -> None:
         before = _load_if_there(path)
         asked = _with_earlier(asked, before, path)
         flags = BuildFlags(engine=engine, make_base=make_base, progress=progress)
-        with open_engine(engine) as opened, show_build(output.current(), progress) as on_event:
-            order, shop = order_of(asked, sources, flags, engine=opened)
+        with open_site(engine) as site, show_build(output.current(), progress) as on_event:
+            order, shop = order_of(asked, sources, flags, site=site)
             made = resolve_lock(
                 order, shop, on_event, before=before,
                 upgrade=Upgrade(

@@ -209,6 +209,7 @@ def read_request(
     file_settings: Mapping[str, Any] | None = None,
     file_name: str = "gpuenv.toml",
     environ: Mapping[str, str] | None = None,
+    machine: str | None = None,
 ) -> MatrixRequest:
     """Turn the request flags of a command into a request.
 
@@ -219,6 +220,7 @@ def read_request(
         file_settings: The same keys from ``gpuenv.toml``, which flags and ``GPUENV_*`` override.
         file_name: How messages call that file.
         environ: In place of the process's environment.
+        machine: The CPU architecture where none is asked for, this machine's by default.
 
     Raises:
         ConfigurationError: A value cannot be right; the message says which, where it came from and
@@ -232,7 +234,7 @@ def read_request(
         file_settings=file_settings,
         file_name=file_name,
     )
-    return parse_request(matrix, settings, machine=os.uname().machine)
+    return parse_request(matrix, settings, machine=machine or os.uname().machine)
 
 
 def asked_keys(

@@ -131,7 +131,7 @@ def run(
     )
     with open_site(how.engine) as site:
         engine = site.engine
-        found = images.planned(engine) if dry_run else images.obtain(engine)
+        found = images.planned(site) if dry_run else images.obtain(site)
         workspace = read_workspace_at(site, launch, name=name, dry_run=dry_run)
         wish = read_wish(
             launch,

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from gpuenv.containers.facts import Caller, FolderOwner
     from gpuenv.containers.files import EnvironmentFiles
     from gpuenv.engine.protocol import ContainerEngine
+    from gpuenv.host.gpu_inventory import GpuInventory
+    from gpuenv.spec import HostGpus, MatrixRequest
     from gpuenv.ssh.remote import RemoteHost
+
+_ASK_WITHIN_S = 25.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +34,7 @@ class Site:
     engine: ContainerEngine
     caller: Caller
     remote: RemoteHost | None = None
+    _told: dict[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
 
     @property
     def place(self) -> str:
@@ -52,6 +57,70 @@ class Site:
     def jump_command(self) -> str | None:
         """What reaches the host where ``ProxyJump`` cannot, ``None`` where it can."""
         return None if self.remote is None else self.remote.address.jump_command
+
+    def host_gpus(self, request: MatrixRequest) -> HostGpus:
+        """Return the driver and the GPUs of the engine's host, if a request leaves it to them."""
+        from gpuenv.commands.options import host_for
+        from gpuenv.errors import ProbeError
+        from gpuenv.host.told_gpus import host_gpus_told
+        from gpuenv.matrix.wish import asks_host
+        from gpuenv.spec import HostGpus
+
+        if self.remote is None or not asks_host(request):
+            return host_for(request)
+        place = self.remote.address.jump
+        try:
+            return host_gpus_told(self._tell()["host.nvml"], place=place)
+        except ProbeError as error:
+            return HostGpus(found_via=f"{place} cannot be asked: {error.why or error.what}")
+
+    def inventory(self) -> GpuInventory:
+        """Return which GPUs the engine's host has."""
+        from gpuenv.errors import ProbeError
+        from gpuenv.host.gpu_inventory import GpuInventory, probe_inventory
+        from gpuenv.host.told_gpus import inventory_told
+
+        if self.engine.capabilities.local:
+            return probe_inventory()
+        if self.remote is None:
+            return GpuInventory(known=False, why="the engine is not on this host")
+        place = self.remote.address.jump
+        try:
+            told = self._tell()
+            return inventory_told(told["host.nvml"], told["host.nodes"], place=place)
+        except ProbeError as error:
+            why = f"{place} cannot be asked: {error.why or error.what}"
+            return GpuInventory(known=False, why=why)
+
+    def _tell(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return what the other host says of its GPUs, asked once.
+
+        Raises:
+            ProbeError: It has no Python to ask with, or did not answer.
+        """
+        from gpuenv.checks.model import Level
+        from gpuenv.checks.probes import all_probes
+        from gpuenv.errors import ProbeError
+        from gpuenv.probing import DoctorPlan, RemotePlace
+
+        if not self._told and self.remote is not None:
+            names = ("host.nvml", "host.nodes")
+            plan = DoctorPlan(
+                level=Level.STATIC,
+                probes=tuple(spec for spec in all_probes() if spec.name in names),
+                budget_s=_ASK_WITHIN_S,
+                options={"root": "/", "level": int(Level.STATIC)},
+                asked={},
+            )
+            place = self.remote.address.jump
+            for name, run in RemotePlace(shell=self.remote, name=place).run(plan):
+                if run is not None and run.status == "ok":
+                    self._told[name] = run.facts
+                elif run is not None:
+                    raise ProbeError(f"{place} does not say which GPUs it has", why=run.error)
+            if set(self._told) != set(names):
+                raise ProbeError(f"{place} does not say which GPUs it has", why="it said nothing")
+        return self._told
 
     def via(self, name: str) -> Callable[[int], int] | None:
         """Return what makes a port of the engine's host one of this host, ``None`` for here.

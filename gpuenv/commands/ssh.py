@@ -458,7 +458,7 @@ def _find_or_start(
     def start() -> RunningSsh:
         from gpuenv.ssh.environment import SshWish
 
-        built = images.obtain(engine)
+        built = images.obtain(site)
         wish = SshWish(
             host_key=make_host_key(files, name),
             authorized=admit(files, mine),
@@ -478,7 +478,7 @@ def _find_or_start(
         name=name,
         owner=site.caller.uid,
         asked={**launch.given(), **session.given(), **images.given()},
-        image_id=images.obtain(engine).id if images.given() else None,
+        image_id=images.obtain(site).id if images.given() else None,
         anew=fresh,
         timeout_s=timeout_s,
         mine=mine,
@@ -557,7 +557,7 @@ def _show_plan(
         post_quantum_only=session.post_quantum_only,
     )
     plan_for = _plan(
-        site, images.planned(site.engine), launch, session, wish,
+        site, images.planned(site), launch, session, wish,
         name=name, workspace=workspace, request=images.given(),
     )  # fmt: skip
     show_plan(site.engine, plan_for(_first_port(session)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuenv.build import BuiltImage
     from gpuenv.commands.image import BuildFlags, ContentFlags, SourceFlags
     from gpuenv.commands.options import RequestFlags
+    from gpuenv.commands.site import Site
     from gpuenv.config import Config
     from gpuenv.engine.protocol import ContainerEngine
     from gpuenv.lockfile import Lock
@@ -77,8 +78,13 @@ def read_asked(
     matrix_file: Path | None = None,
     name: str | None = None,
     features: tuple[Feature, ...] = (),
+    machine: str | None = None,
 ) -> Asked:
-    """Read what is asked for, from all places where it may stand."""
+    """Read what is asked for, from all places where it may stand.
+
+    Args:
+        machine: The CPU architecture where none is asked for, this machine's by default.
+    """
     from gpuenv.commands.image import read_content
     from gpuenv.config import load_config
 
@@ -89,7 +95,11 @@ def read_asked(
         matrix=matrix,
         config=config,
         request=read_request(
-            matrix, request.given(), file_settings=settings, file_name=config.name
+            matrix,
+            request.given(),
+            file_settings=settings,
+            file_name=config.name,
+            machine=machine,
         ),
         image=read_content(content, config, os.environ, name=name, features=features),
         keys=asked_keys(request.given(), file_settings=settings),
@@ -124,16 +134,23 @@ def take_order(
     name: str | None = None,
     tags: tuple[str, ...] = (),
     features: tuple[Feature, ...] = (),
-    engine: ContainerEngine | None = None,
+    site: Site | None = None,
 ) -> tuple[ImageOrder, Workshop]:
     """Turn the flags of a command into an order and what is needed to fill it."""
     from gpuenv.lockcheck import unserved
     from gpuenv.validate import check_tag
 
-    asked = read_asked(request, content, matrix_file=matrix_file, name=name, features=features)
+    asked = read_asked(
+        request,
+        content,
+        matrix_file=matrix_file,
+        name=name,
+        features=features,
+        machine=machine_of(site),
+    )
     for tag in tags:
         check_tag(tag, origin="--tag")
-    order, shop = order_of(asked, sources, build, engine=engine)
+    order, shop = order_of(asked, sources, build, site=site)
     if build.is_locked:
         lock = read_lock(asked, build.lock_file)
         for text in unserved(lock, shop.host, asked.matrix):
@@ -148,7 +165,7 @@ def order_of(
     sources: SourceFlags,
     build: BuildFlags,
     *,
-    engine: ContainerEngine | None = None,
+    site: Site | None = None,
 ) -> tuple[ImageOrder, Workshop]:
     """Turn what is asked for into an order, and gather what is needed to fill it."""
     from gpuenv.index.simple import SimpleClient
@@ -170,10 +187,17 @@ def order_of(
         matrix=asked.matrix,
         client=SimpleClient(package_sources),
         tell=out,
-        engine=engine,
-        host=host_for(asked.request),
+        engine=None if site is None else site.engine,
+        host=host_for(asked.request) if site is None else site.host_gpus(asked.request),
     )
     return order, shop
+
+
+def machine_of(site: Site | None) -> str | None:
+    """Return the CPU architecture of another host, ``None`` where it is this one."""
+    if site is None or site.remote is None:
+        return None
+    return site.engine.capabilities.architecture
 
 
 def fill_order(order: ImageOrder, shop: Workshop, *, progress: str) -> BuiltImage:
@@ -186,15 +210,15 @@ def fill_order(order: ImageOrder, shop: Workshop, *, progress: str) -> BuiltImag
 
 
 @contextmanager
-def try_engine(address: str | None) -> Iterator[ContainerEngine | None]:
-    """Yield the engine, or ``None`` with a note where there is none."""
+def try_site(address: str | None) -> Iterator[Site | None]:
+    """Yield where the engine is, or ``None`` with a note where there is none."""
+    from gpuenv.commands.site import open_site
     from gpuenv.errors import EngineUnavailableError
 
-    try:
-        engine = open_engine(address)
-    except EngineUnavailableError as error:
-        output.current().note(f"planned without an engine: {error.what}")
-        yield None
-        return
-    with engine as opened:
-        yield opened
+    with ExitStack() as stack:
+        try:
+            site = stack.enter_context(open_site(address))
+        except EngineUnavailableError as error:
+            output.current().note(f"planned without an engine: {error.what}")
+            site = None
+        yield site

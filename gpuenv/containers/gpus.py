@@ -222,7 +222,7 @@ def _named(name: str, gpus: tuple[HostGpu, ...]) -> HostGpu:
 def _nodes(
     chosen: tuple[HostGpu, ...], inventory: GpuInventory, caps: EngineCapabilities
 ) -> tuple[DeviceMapping, ...]:
-    if caps.gpu != "device-request" or not caps.local:
+    if caps.gpu != "device-request":
         return ()
     wanted = [
         *_CONTROL_NODES,

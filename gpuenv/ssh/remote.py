@@ -28,9 +28,12 @@ from gpuenv.process import (
     find_program,
     run_program,
     start_program,
+    stream_program,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Self
 
     from gpuenv.process import Completed
@@ -430,6 +433,16 @@ class RemoteHost:
         done = self._ask(f"sh -c {shlex.quote(f'echo {_MARK}; {line}')}")
         return replace(done, stdout=done.stdout.partition(f"{_MARK}\n")[2])
 
+    def stream(self, line: str, *, stdin: bytes, timeout_s: float) -> Iterator[str]:
+        """Run a shell line there and yield the lines it prints as they come.
+
+        Raises:
+            ProgramFailedError: It ended with another exit code than 0.
+            ProgramTimeoutError: It did not end in time.
+        """
+        words = control_arguments(self.address, self._control, command=line)
+        return stream_program(words, timeout_s=timeout_s, stdin=stdin)
+
     def _ask(self, line: str, *, timeout_s: float = _ASK_TIMEOUT_S) -> Completed:
         try:
             return run_program(
@@ -546,7 +559,7 @@ class RemoteHost:
         return RemoteFailedError(
             f"the connection to {self.address.jump} is lost",
             why=self.said.strip()[-500:] or "its ssh has ended",
-            fix="run the command again; what runs there goes on",
+            fix="what runs there goes on: gpuenv ps shows it; then run the command again",
         )
 
     @property
