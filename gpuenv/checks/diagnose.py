@@ -134,7 +134,7 @@ def _run(facts: Facts, check: Check) -> tuple[CheckResult, ...]:
     """Run one check; facts of the wrong shape (an edited file, another version) are an error."""
     try:
         return check.run(facts)
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError) as error:
+    except (TypeError, LookupError, ValueError, ArithmeticError, AttributeError) as error:
         return (
             CheckResult(
                 id=check.id,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from gpuenv.checks.model import Facts, ProbeRun, ProbeStatus
+from gpuenv.checks.model import Facts, Level, ProbeRun, ProbeStatus
 from gpuenv.errors import ConfigurationError
-from gpuenv.reading import MIB, read_named, read_stream, reason
+from gpuenv.reading import MIB, parse_json, read_named, read_stream, reason
 
 SCHEMA_VERSION = "1"
 _LIMIT_BYTES = 64 * MIB
@@ -71,8 +70,8 @@ def parse_facts(text: str, *, origin: str = "the facts") -> Facts:
     """
     text = text.lstrip("\ufeff").strip()
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError:
+        document = parse_json(text)
+    except ValueError:
         return _parse_lines(text, origin=origin)
     if isinstance(document, Mapping) and "gpuenv_result_version" in document:
         data = document.get("data")
@@ -87,7 +86,7 @@ def parse_facts(text: str, *, origin: str = "the facts") -> Facts:
         raise _not_facts(origin, "it has no object `probes`")
     return Facts(
         where=_mapping(document.get("where")),
-        asked=_mapping(document.get("asked")),
+        asked=_asked(document.get("asked"), origin),
         complete=document.get("complete") is not False,
         probes={str(name): parse_probe_run(run) for name, run in probes.items()},
     )
@@ -104,14 +103,15 @@ def _parse_lines(text: str, *, origin: str) -> Facts:
     complete = headed = False
     for line in text.splitlines():
         try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
+            entry = parse_json(line)
+        except ValueError:
             continue
         if not isinstance(entry, Mapping):
             continue
         if "gpuenv_probe_stream" in entry:
             _require_version(entry["gpuenv_probe_stream"], origin)
-            headed, where, asked = True, _mapping(entry.get("where")), _mapping(entry.get("asked"))
+            headed, where = True, _mapping(entry.get("where"))
+            asked = _asked(entry.get("asked"), origin)
         elif "probe" in entry:
             probes[str(entry["probe"])] = parse_probe_run(entry)
         elif entry.get("done") is True:
@@ -128,7 +128,7 @@ def parse_probe_run(entry: object) -> ProbeRun:
     status = entry.get("status")
     facts = entry.get("facts", {})
     duration_s = entry.get("duration_s", 0.0)
-    if status not in _STATUSES or not isinstance(facts, Mapping):
+    if not isinstance(status, str) or status not in _STATUSES or not isinstance(facts, Mapping):
         return ProbeRun(status="garbage", error=f"unreadable answer: {str(dict(entry))[:200]}")
     return ProbeRun(
         status=cast("ProbeStatus", status),
@@ -136,6 +136,33 @@ def parse_probe_run(entry: object) -> ProbeRun:
         error=str(entry.get("error", "")),
         duration_s=float(duration_s) if isinstance(duration_s, (int, float)) else 0.0,
     )
+
+
+def _asked(value: object, origin: str) -> Mapping[str, Any]:
+    """Return what was asked of the doctor, whose words the checks and reports count on.
+
+    Raises:
+        ConfigurationError: A level, a number or words that this gpuenv does not know.
+    """
+    asked = _mapping(value)
+    level, expected = asked.get("level", Level.DEEP), asked.get("expect_gpus", 0)
+    levels = [int(known) for known in Level]
+    faults = []
+    if isinstance(level, bool) or level not in levels:
+        faults.append(f"level is {level!r}, this gpuenv knows {levels[0]} to {levels[-1]}")
+    if expected is not None and (isinstance(expected, bool) or not isinstance(expected, int)):
+        faults.append(f"expect_gpus is {expected!r} and no number")
+    for key in ("require", "skip"):
+        words = asked.get(key, ())
+        if not isinstance(words, (list, tuple)) or not all(isinstance(it, str) for it in words):
+            faults.append(f"{key} is {words!r} and no list of words")
+    if faults:
+        raise ConfigurationError(
+            f"{origin} asks for what this gpuenv does not know",
+            why="; ".join(faults),
+            fix="capture the facts again with this gpuenv, or mend `asked` in that file",
+        )
+    return asked
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -111,6 +111,8 @@ def _memory(facts: Facts) -> Bars | None:
     bars: list[tuple[str, float]] = []
     whole: list[float] = []
     for device in devices if isinstance(devices, (list, tuple)) else ():
+        if not hasattr(device, "get"):
+            continue
         total, free = (device.get(key) for key in ("memory_bytes", "free_bytes"))
         if _is_number(total) and _is_number(free):
             bars.append((f"GPU {device.get('index')}", (total - free) / 2**30))
@@ -130,6 +132,8 @@ def _space(facts: Facts) -> Bars | None:
     places = (facts.get("host.storage") or {}).get("places")
     mounts: dict[str, tuple[list[str], float, float]] = {}
     for name, place in places.items() if places is not None and hasattr(places, "items") else ():
+        if not hasattr(place, "get"):
+            continue
         total, free = (place.get(key) for key in ("total", "free"))
         if _is_number(total) and _is_number(free) and total > 0:
             names, _, _ = mounts.setdefault(str(place.get("mount")), ([], total, free))
