@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from gpuenv.containers.files import EnvironmentFiles
 from gpuenv.ssh.client import Target, alias_of, render_block
-from gpuenv.ssh.client_config import ClientConfig, include_line
+from gpuenv.ssh.client_config import ClientConfig, include_line, writing
 from gpuenv.ssh.known_hosts import forget_host, known_hosts_path, pin_host_key
 from gpuenv.state import state_dir, write_private_file
 
@@ -53,7 +53,11 @@ def keep_access(
 
 
 def write_included(environ: Mapping[str, str]) -> None:
-    """Write the file that the user's configuration includes."""
+    """Write the file that the user's configuration includes.
+
+    Raises:
+        SshConfigError: It cannot be written.
+    """
     environments = state_dir(environ) / "environments"
     line = include_line(environments).decode().rstrip('"') + '/*/ssh_config"'
     path = client_config(environ).included
@@ -63,7 +67,8 @@ def write_included(environ: Mapping[str, str]) -> None:
             return
     except OSError:
         pass
-    write_private_file(path, content)
+    with writing(path):
+        write_private_file(path, content)
 
 
 def alias_in(files: EnvironmentFiles) -> str | None:

@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import re
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,11 +115,19 @@ def install(config: ClientConfig) -> bool:
         if content == wanted:
             return False
         made = {"folder": not target.parent.exists(), "file": content is None}
-        if not config.record.exists():
-            write_private_file(config.record, json.dumps(made).encode())
-        if made["folder"]:
-            make_private_dir(target.parent)
-        _replace(target, wanted)
+        with writing(config.record):
+            first = not config.record.exists()
+            if first:
+                write_private_file(config.record, json.dumps(made).encode())
+        try:
+            if made["folder"]:
+                with writing(target.parent):
+                    make_private_dir(target.parent)
+            _replace(target, wanted)
+        except SshConfigError:
+            if first:
+                config.record.unlink(missing_ok=True)
+            raise
         return True
 
 
@@ -160,10 +169,27 @@ def _made(config: ClientConfig) -> dict[str, bool]:
 @contextlib.contextmanager
 def _locked(config: ClientConfig) -> Iterator[None]:
     """Let one gpuenv at a time change the file."""
-    make_private_dir(config.record.parent)
-    with (config.record.parent / "config.lock").open("ab") as lock:
+    path = config.record.parent / "config.lock"
+    with writing(path):
+        make_private_dir(path.parent)
+        lock = path.open("ab")
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in our words that a file or folder could not be written."""
+    try:
+        yield
+    except OSError as exc:
+        raise SshConfigError(
+            f"{path} cannot be written",
+            why=exc.strerror or str(exc),
+            fix="make room or give write permission; GPUENV_STATE_DIR names another folder for "
+            "gpuenv's own files",
+        ) from exc
 
 
 def _real_path(path: Path) -> Path:
@@ -178,6 +204,13 @@ def _real_path(path: Path) -> Path:
 
 def _read(path: Path) -> bytes | None:
     try:
+        # A link to /dev/null says that there shall be none; a pipe would be waited for.
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise SshConfigError(
+                f"{path} is no regular file",
+                why="it cannot be given back as it was",
+                fix='put this line where ssh reads it: Include "…" (gpuenv ssh config show)',
+            )
         return path.read_bytes()
     except FileNotFoundError:
         return None
