@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuenv.checks.model import Check, Level
@@ -11,7 +13,7 @@ from gpuenv.checks.scene import in_container, is_virtual, nvml_gpus, pci_gpus
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gpuenv.checks.model import Facts
+    from gpuenv.checks.model import Evidence, Facts, Fix
 
 _SHM_FLOOR = 512 << 20
 # What one NCCL communicator of two ranks was seen to allocate per segment, in bytes.
@@ -29,15 +31,41 @@ _LEFTOVERS = (
 _HARMLESS = ("", "0")
 
 
-def _variables(facts: Facts) -> dict[str, str]:
-    """Return the NCCL variables: the environment's, over those of the configuration files."""
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A variable's value and the configuration file it stands in, empty for the environment."""
+
+    value: str
+    file: str = ""
+
+    def seen(self, name: str) -> Evidence:
+        return seen(f"{name} in {self.file}" if self.file else name, self.value)
+
+    def remove(self, name: str, text: str) -> Fix:
+        """Return how to take it away, where it stands."""
+        if self.file:
+            return fix("container", text, f"sed -i '/^{name}=/d' {shlex.quote(self.file)}")
+        return fix("container", text, f"unset {name}")
+
+
+def _settings(facts: Facts) -> dict[str, _Setting]:
+    """Return the NCCL variables: the environment's, over those of the configuration files.
+
+    Source:
+        NCCL User Guide, "Environment Variables": the user's file stands above /etc/nccl.conf, the
+        environment above both.
+    """
     env = probe(facts, "host.env")
-    found: dict[str, str] = {}
+    found: dict[str, _Setting] = {}
     files = group(env, "nccl_conf")
     for path in files:
-        found.update({key: str(value) for key, value in group(files, path).items()})
+        found |= {key: _Setting(str(value), path) for key, value in group(files, path).items()}
     variables = group(env, "variables")
-    found.update({key: str(value) for key, value in variables.items() if key.startswith("NCCL_")})
+    found |= {
+        key: _Setting(str(value))
+        for key, value in variables.items()
+        if key.startswith(("NCCL_", "GLOO_"))
+    }
     return found
 
 
@@ -50,34 +78,50 @@ def matching_interfaces(
 ) -> tuple[str, ...]:
     """Return the interfaces NCCL_SOCKET_IFNAME leaves: prefixes, ``^`` excludes, ``=`` exact."""
     names = [text(interface, "name") for interface in interfaces]
+    return tuple(name for name in names if _is_left(value, name))
+
+
+def _is_left(value: str, *names: str) -> bool:
+    """Say whether a value leaves something that has these names."""
     exclude, exact = value.startswith("^"), value.lstrip("^").startswith("=")
     wanted = [part for part in value.lstrip("^").lstrip("=").split(",") if part]
 
-    def hit(name: str) -> bool:
-        return any(name == part if exact else name.startswith(part) for part in wanted)
-
-    return tuple(name for name in names if hit(name) != exclude)
+    hit = any(name == part if exact else name.startswith(part) for part in wanted for name in names)
+    return hit != exclude
 
 
 def check_interfaces(facts: Facts) -> Results:
-    """Hold NCCL_SOCKET_IFNAME against the interfaces there are."""
+    """Hold the variables that name interfaces and adapters against those there are."""
     say = Say("nccl.ifname")
-    variables = _variables(facts)
-    value = variables.get("NCCL_SOCKET_IFNAME", "")
-    interfaces = rows(probe(facts, "host.network"), "interfaces")
+    settings = _settings(facts)
+    network = probe(facts, "host.network")
+    interfaces = rows(network, "interfaces")
+    nccl = settings.get("NCCL_SOCKET_IFNAME")
+    found = [
+        _nccl_interface(facts, say, nccl, interfaces) if nccl and nccl.value else (),
+        _gloo_interface(say.of("gloo"), settings.get("GLOO_SOCKET_IFNAME"), interfaces),
+        _adapters(say.of("adapters"), settings.get("NCCL_IB_HCA"), rows(network, "infiniband")),
+    ]
+    results = tuple(result for each in found for result in each)
+    if results:
+        return results
+    others = [row for row in interfaces if row.get("up") and not row.get("loopback")]
+    if interfaces and not others:
+        return say.info("no interface but loopback: training on one machine only")
+    return say.ok("NCCL chooses the interface itself")
+
+
+def _nccl_interface(
+    facts: Facts, say: Say, setting: _Setting, interfaces: tuple[Mapping[str, object], ...]
+) -> Results:
+    name, value = "NCCL_SOCKET_IFNAME", setting.value
     usable = tuple(row for row in interfaces if row.get("up"))
-    names = ", ".join(text(row, "name") for row in interfaces)
-    if not value:
-        others = [row for row in usable if not row.get("loopback")]
-        if interfaces and not others:
-            return say.info("no interface but loopback: training on one machine only")
-        return say.ok("NCCL chooses the interface itself")
     left = matching_interfaces(value, usable)
-    evidence = [seen("NCCL_SOCKET_IFNAME", value), seen("/sys/class/net", names)]
-    unset = fix("container", "remove it, or name one of these", "unset NCCL_SOCKET_IFNAME")
+    evidence = [setting.seen(name), _interfaces_seen(interfaces)]
+    unset = setting.remove(name, "remove it, or name one of these")
     if not left:
         return say.fail(
-            f"NCCL_SOCKET_IFNAME={value} names no interface that is up",
+            f"{name}={value} names no interface that is up",
             why="NCCL finds no socket interface, or waits without a word",
             evidence=evidence,
             fixes=[unset],
@@ -85,18 +129,59 @@ def check_interfaces(facts: Facts) -> Results:
     loopback = {text(row, "name") for row in usable if row.get("loopback")}
     if value.startswith("^") and left[0] in loopback:
         return say.warn(
-            f"NCCL_SOCKET_IFNAME={value} lets loopback back in, and it comes first",
+            f"{name}={value} lets loopback back in, and it comes first",
             why="an own exclusion replaces the built-in one, which leaves out lo and docker",
             evidence=evidence,
-            fixes=[fix("container", "exclude it too", f"export NCCL_SOCKET_IFNAME={value},lo")],
+            fixes=[fix("container", "exclude it too", f"export {name}={value},lo")],
         )
-    if all(name in loopback for name in left) and _ranks(facts) > _local(facts):
+    if all(one in loopback for one in left) and _ranks(facts) > _local(facts):
         return say.fail(
-            f"NCCL_SOCKET_IFNAME={value} leaves loopback alone, and ranks run on other machines",
+            f"{name}={value} leaves loopback alone, and ranks run on other machines",
             evidence=evidence,
             fixes=[unset],
         )
     return say.ok(f"{value}: {', '.join(left)}")
+
+
+def _gloo_interface(
+    say: Say, setting: _Setting | None, interfaces: tuple[Mapping[str, object], ...]
+) -> Results:
+    """Hold GLOO_SOCKET_IFNAME against the interfaces: whole names with commas, each used."""
+    if setting is None or not setting.value or setting.file or not interfaces:
+        return ()  # a file of NCCL's may come too late for gloo
+    up = {text(row, "name") for row in interfaces if row.get("up")}
+    lacking = [name for name in setting.value.split(",") if name not in up]
+    if not lacking:
+        return ()
+    return say.fail(
+        f"GLOO_SOCKET_IFNAME={setting.value} names no interface that is up: {', '.join(lacking)}",
+        why="gloo takes whole names, and each of them: it ends with 'Unable to find address for'",
+        evidence=[setting.seen("GLOO_SOCKET_IFNAME"), _interfaces_seen(interfaces)],
+        fixes=[setting.remove("GLOO_SOCKET_IFNAME", "remove it, or name one of these")],
+    )
+
+
+def _adapters(
+    say: Say, setting: _Setting | None, ports: tuple[Mapping[str, object], ...]
+) -> Results:
+    """Hold NCCL_IB_HCA against the adapters: as NCCL_SOCKET_IFNAME, each with ``:PORT`` or not."""
+    if setting is None or not setting.value or setting.value in {"^", "="}:
+        return ()
+    named = {f"{text(row, 'device')}:{row.get('port')}": text(row, "device") for row in ports}
+    if any(_is_left(setting.value, name, device) for name, device in named.items()):
+        return ()
+    here = ", ".join(named) or "none"
+    return say.warn(
+        f"NCCL_IB_HCA={setting.value} leaves no InfiniBand adapter: NCCL goes by the network",
+        why="NCCL does not say so, and the network is many times slower",
+        evidence=[setting.seen("NCCL_IB_HCA"), seen("/sys/class/infiniband", here)],
+        fixes=[setting.remove("NCCL_IB_HCA", "remove it, or name one of these")],
+        confidence="likely" if ports else "possible",
+    )
+
+
+def _interfaces_seen(interfaces: tuple[Mapping[str, object], ...]) -> Evidence:
+    return seen("/sys/class/net", ", ".join(text(row, "name") for row in interfaces))
 
 
 def _number(facts: Facts, name: str) -> int:
@@ -115,28 +200,40 @@ def _local(facts: Facts) -> int:
 def check_environment(facts: Facts) -> Results:
     """Find NCCL variables left over from a hunt for an old fault."""
     say = Say("nccl.env")
-    variables = _variables(facts)
-    files = group(probe(facts, "host.env"), "nccl_conf")
-    sources = [path for path in files if group(files, path)]
+    settings = {
+        name: setting for name, setting in _settings(facts).items() if name.startswith("NCCL_")
+    }
     left = {
-        name: variables[name]
+        name: settings[name]
         for name in _LEFTOVERS
-        if name in variables and _changes_something(facts, name, variables[name])
+        if name in settings and _changes_something(facts, name, settings[name].value)
     }
     if left:
         return say.warn(
-            "left over: " + ", ".join(f"{name}={value}" for name, value in left.items()),
+            "left over: " + ", ".join(f"{name}={left[name].value}" for name in left),
             why="such settings go round a fault at the price of bandwidth, and outlive it",
-            evidence=[
-                seen("environment" if not sources else ", ".join(sources), name) for name in left
-            ],
-            fixes=[fix("container", "remove them and measure", f"unset {' '.join(left)}")],
+            evidence=[seen(setting.file or "environment", name) for name, setting in left.items()],
+            fixes=_removals(left),
             confidence="possible",
         )
-    named = [name for name in variables if name != "NCCL_SOCKET_IFNAME"]
+    named = [name for name in settings if name != "NCCL_SOCKET_IFNAME"]
     if named:
         return say.info(f"set: {', '.join(sorted(named))[:100]}")
     return say.ok("nothing set")
+
+
+def _removals(left: Mapping[str, _Setting]) -> list[Fix]:
+    """Return the commands that take settings away: one for the environment, one for each line."""
+    in_environment = [name for name, setting in left.items() if not setting.file]
+    fixes = []
+    if in_environment:
+        unset = f"unset {' '.join(in_environment)}"
+        fixes.append(fix("container", "remove them and measure", unset))
+    return fixes + [
+        setting.remove(name, "remove the line and measure")
+        for name, setting in left.items()
+        if setting.file
+    ]
 
 
 def _changes_something(facts: Facts, name: str, value: str) -> bool:
@@ -359,7 +456,9 @@ it does not matter.""",
         explanation="""\
 NCCL_SOCKET_IFNAME takes prefixes, ^ to exclude and = for exact names. Where it names nothing,
 NCCL says "no socket interface found" or waits for ever. An own exclusion replaces the built-in
-one, so ^docker0 lets lo back in.""",
+one, so ^docker0 lets lo back in. It may stand in /etc/nccl.conf, ~/.nccl.conf or the file of
+NCCL_CONF_FILE. GLOO_SOCKET_IFNAME takes whole names only. NCCL_IB_HCA names InfiniBand
+adapters in the same way, and where it names none NCCL goes by the slow network in silence.""",
     ),
     Check(
         id="nccl.env",

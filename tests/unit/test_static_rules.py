@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from gpuenv.checks.fabric import matching_interfaces
+from gpuenv.checks.fabric import check_interfaces, matching_interfaces
+from gpuenv.checks.model import Facts, ProbeRun, Status
 from gpuenv.checks.scene import short_bdf, version_key
 from gpuenv.checks.visibility import visible_ordinals
 from gpuenv.checks.wheels import DRIVER_FLOORS, _serves
@@ -104,3 +107,64 @@ def test_driver_floors_are_those_of_the_matrix() -> None:
 )
 def test_pci_addresses_have_one_form(bdf: str, short: str) -> None:
     assert short_bdf(bdf) == short
+
+
+@pytest.mark.parametrize(
+    ("found", "command"),
+    [
+        ({"variables": {"NCCL_SOCKET_IFNAME": "ib0"}}, "unset NCCL_SOCKET_IFNAME"),
+        (
+            {"nccl_conf": {"/home/a b/.nccl.conf": {"NCCL_SOCKET_IFNAME": "ib0"}}},
+            "sed -i '/^NCCL_SOCKET_IFNAME=/d' '/home/a b/.nccl.conf'",
+        ),
+        ({"variables": {"GLOO_SOCKET_IFNAME": "eth0,ib0"}}, "unset GLOO_SOCKET_IFNAME"),
+        ({"variables": {"NCCL_IB_HCA": "^mlx5"}}, "unset NCCL_IB_HCA"),
+    ],
+)
+def test_an_interface_is_taken_away_where_it_is_named(found: dict[str, Any], command: str) -> None:
+    facts = Facts(
+        probes={
+            "host.env": ProbeRun(status="ok", facts=found),
+            "host.network": ProbeRun(
+                status="ok",
+                facts={
+                    "interfaces": [{"name": "eth0", "up": True, "loopback": False}],
+                    "infiniband": [{"device": "mlx5_0", "port": "1"}],
+                },
+            ),
+        }
+    )
+    (result,) = check_interfaces(facts)
+    assert [fix.command for fix in result.fixes] == [command]
+
+
+@pytest.mark.parametrize(
+    ("value", "left"),
+    [
+        ("mlx5_0", True),
+        ("mlx5_0:1", True),
+        ("mlx5", True),
+        ("=mlx5_0", True),
+        ("=mlx5_0:1", True),
+        ("^mlx5_1", True),
+        ("^mlx5_0:2", True),
+        ("mlx5_0:2", False),
+        ("=mlx5", False),
+        ("=mlx5_0:2", False),
+        ("^mlx5_0:1", False),
+        ("^=mlx5_0", False),
+        ("^mlx5", False),
+        ("bnxt", False),
+    ],
+)
+def test_adapters_are_named_with_their_port_or_without(value: str, left: bool) -> None:
+    facts = Facts(
+        probes={
+            "host.env": ProbeRun(status="ok", facts={"variables": {"NCCL_IB_HCA": value}}),
+            "host.network": ProbeRun(
+                status="ok", facts={"infiniband": [{"device": "mlx5_0", "port": "1"}]}
+            ),
+        }
+    )
+    (result,) = check_interfaces(facts)
+    assert (result.status is Status.PASS) is left
