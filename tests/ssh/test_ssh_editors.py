@@ -236,6 +236,32 @@ def test_connections_are_shared_where_the_user_wants_it(seat: Seat) -> None:
         seat.client("ssh", *control, "-O", "exit", seat.alias)
 
 
+def test_the_usual_name_of_a_shared_connection_is_not_used(seat: Seat) -> None:
+    """Under it, ``dev@127.0.0.1:2222`` is every environment of every host."""
+    theirs = seat.root / "theirs"
+    include = (seat.ssh_folder / "config").read_text()
+    config = seat.root / "shared_config"
+    config.write_text(
+        f"{include}Host *\n  ControlMaster auto\n  ControlPersist 60\n"
+        f"  ControlPath {theirs}-%r@%h:%p\n"
+    )
+
+    def shared(*words: str) -> str:
+        done = subprocess.run(
+            ["ssh", "-F", str(config), *words], stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, check=True, timeout=60, env=dict(seat.environ),
+        )  # fmt: skip
+        return done.stdout
+
+    try:
+        first, second = (shared(seat.alias, "echo $SSH_CONNECTION") for _ in range(2))
+        assert first == second, "one connection"
+        assert not list(seat.root.glob("theirs*"))
+        assert (seat.state / "ssh" / f"{seat.alias}.mux").is_socket()
+    finally:
+        shared("-O", "exit", seat.alias)
+
+
 def test_without_a_session_ports_are_forwarded_alone(seat: Seat) -> None:
     port, config = free_port(), str(seat.ssh_folder / "config")
     with subprocess.Popen(

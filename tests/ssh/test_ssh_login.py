@@ -193,6 +193,18 @@ def test_training_in_tmux_goes_on_when_the_client_is_killed(seat: Seat) -> None:
     seat.inside("kill $(cat /tmp/counter.pid) 2>/dev/null; tmux kill-server 2>/dev/null; true")
 
 
+def test_training_in_screen_goes_on_without_a_client(seat: Seat) -> None:
+    count = "i=0; while :; do i=$((i+1)); echo $i > /tmp/screened; sleep 0.05; done"
+    seat.inside(f"screen -dmS train sh -c '{count}'")
+    try:
+        assert ".train" in seat.inside("screen -ls")
+        read = _COUNT.replace("/tmp/count", "/tmp/screened")
+        first = int(seat.inside(f"until [ -s /tmp/screened ]; do sleep 0.1; done; {read}; echo $n"))
+        seat.inside(f"{read}; until [ $n -gt {first} ]; do sleep 0.1; {read}; done")
+    finally:
+        seat.inside("screen -S train -X quit")
+
+
 def test_without_an_ssh_program_gpuenv_speaks_it_itself(seat: Seat, tmp_path: Path) -> None:
     done = seat.ssh("--", "echo out; echo err >&2; exit 5", PATH=str(tmp_path))
     assert (done.exit_code, done.stdout) == (5, "out\n")
