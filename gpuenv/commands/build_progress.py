@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from gpuenv.errors import UsageError
@@ -33,12 +33,11 @@ def show_build(out: Output, mode: str) -> Iterator[Callable[[BuildEvent], None]]
     """Yield the function that is told each event of a build.
 
     ``auto`` is the live display on a terminal and plain lines elsewhere; ``-q`` is ``quiet``.
+    Nothing is made ready before the first event: an image that is there already has none.
 
     Raises:
         UsageError: There is no such mode.
     """
-    from gpuenv.engine.progress import BuildView
-
     if mode not in MODES:
         raise UsageError(
             f"--progress {mode!r} is not a way to show a build",
@@ -48,6 +47,22 @@ def show_build(out: Output, mode: str) -> Iterator[Callable[[BuildEvent], None]]
     if mode == "quiet" or (out.verbosity < 0 and mode != "json"):
         yield lambda _event: None
         return
+    with ExitStack() as stack:
+        shown: Callable[[BuildEvent], None] | None = None
+
+        def on_event(event: BuildEvent) -> None:
+            nonlocal shown
+            if shown is None:
+                shown = stack.enter_context(_display(out, mode))
+            shown(event)
+
+        yield on_event
+
+
+@contextmanager
+def _display(out: Output, mode: str) -> Iterator[Callable[[BuildEvent], None]]:
+    from gpuenv.engine.progress import BuildView
+
     console = out.console(error=True)
     if mode == "json":
         yield lambda event: _print_json(console, event)
