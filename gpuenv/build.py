@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.engine.archive import Member, tar_stream
@@ -19,6 +19,7 @@ from gpuenv.engine.protocol import BuildRequest, ContainerSpec, PutFile
 from gpuenv.errors import BuildFailedError
 from gpuenv.render import render_context
 from gpuenv.resources import package_dir
+from gpuenv.values import dataclass
 from gpuenv.verify import compare, compare_lock
 
 if TYPE_CHECKING:

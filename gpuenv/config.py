@@ -19,11 +19,12 @@ set, a flag or a line of the file that is empty is an error. Lists of content an
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gpuenv.errors import ConfigurationError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -14,7 +14,6 @@ import ipaddress
 import json
 import socket
 import ssl
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import quote
@@ -41,6 +40,7 @@ from gpuenv.engine.protocol import PortBinding, PutFile
 from gpuenv.errors import ConfigurationError, LaunchFailedError
 from gpuenv.resources import package_dir
 from gpuenv.secret import Secret
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpuenv.containers.foreground import InitWatch, Streams, run_in_foreground
@@ -16,6 +15,7 @@ from gpuenv.containers.plan import ContainerPlan, ContainerWish, LaunchFacts, No
 from gpuenv.containers.values import is_number
 from gpuenv.engine.errors import CommandNotFoundError
 from gpuenv.errors import ConfigurationError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

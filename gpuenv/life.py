@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from gpuenv.containers.ready import wait_ready
 from gpuenv.jupyter import RunningJupyter, address_of, probe_status, running_jupyter
 from gpuenv.jupyter import wait_until_answers as wait_for_jupyter
 from gpuenv.ssh.host_key import connect_tcp
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     import socket

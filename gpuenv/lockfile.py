@@ -31,13 +31,14 @@ import os
 import re
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from gpuenv.errors import BuildFailedError, ConfigurationError
 from gpuenv.reading import read_named_text, reason
 from gpuenv.spec import EnvironmentSpec, ImageRequest, ImageSpec
+from gpuenv.values import dataclass
 from gpuenv.versions import (
     CudaVersion,
     CudnnVersion,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -37,6 +37,7 @@ from gpuenv.lockfile import (
 from gpuenv.provision import require_locked_base, settle_order
 from gpuenv.render import RESOLVED, render_resolver
 from gpuenv.spec import ImageSpec
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -70,6 +71,9 @@ class Upgrade:
     packages: tuple[str, ...] = ()
 
 
+_NO_UPGRADE = Upgrade()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockPlan:
     """What is sent to the engine to be resolved.
@@ -96,7 +100,7 @@ def resolve_lock(
     on_event: Callable[[BuildEvent], None],
     *,
     before: Lock | None = None,
-    upgrade: Upgrade = Upgrade(),
+    upgrade: Upgrade = _NO_UPGRADE,
 ) -> Lock:
     """Resolve an order to every file of its image; what an earlier lock has stays where it fits.
 

@@ -13,13 +13,13 @@ import shlex
 import shutil
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from gpuenv.checks.facts import parse_probe_run
 from gpuenv.errors import ConfigurationError, ProbeError
 from gpuenv.resources import package_dir
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

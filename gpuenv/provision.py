@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +28,7 @@ from gpuenv.lockfile import LockUnavailableError
 from gpuenv.render import recipe_digest
 from gpuenv.sourcing import deliver, deliver_locked, settle_environment
 from gpuenv.spec import HostGpus, ImageRequest, ImageSpec
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,13 +10,13 @@ import hashlib
 import json
 import re
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuenv import __version__
 from gpuenv.resources import images_dir, package_dir
 from gpuenv.spec import Delivery
 from gpuenv.validate import check_requirement, check_spec
+from gpuenv.values import dataclass
 from gpuenv.versions import PythonVersion, TorchVersion
 
 if TYPE_CHECKING:

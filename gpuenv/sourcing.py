@@ -6,7 +6,7 @@ can be had here. Resolving stays pure: what a source answered is put into the ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuenv.errors import UnsupportedCombinationError
@@ -24,6 +24,7 @@ from gpuenv.index.wheels import (
 from gpuenv.matrix.resolve import resolve
 from gpuenv.render import UV_REQUIREMENT, later_requirements, torch_requirements
 from gpuenv.spec import WheelKey
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from gpuenv.index.delivery import SourceDelivery

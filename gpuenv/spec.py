@@ -7,8 +7,10 @@ that :mod:`gpuenv.render` turns into a build context.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar
 
 from gpuenv.errors import ConfigurationError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from typing_extensions import Self

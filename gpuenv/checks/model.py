@@ -8,9 +8,11 @@ doctor's own probe crashed, timed out or could not tell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

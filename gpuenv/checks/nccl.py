@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.checks.devices import first_line, label, model_of, on, skipped
@@ -10,6 +10,7 @@ from gpuenv.checks.model import Check, Level
 from gpuenv.checks.readings import UNREAD, Reading, read
 from gpuenv.checks.say import Say, fix, group, integer, number, probe, rows, seen, text, words
 from gpuenv.checks.thresholds import ALLREDUCE_GB_S, find
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

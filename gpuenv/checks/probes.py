@@ -8,9 +8,8 @@ file; ``docs/doctor.md`` has the list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuenv.checks.model import Level
+from gpuenv.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ whichever of them found something. Fragments are the stable part of a line, matc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuenv.checks.say import fix
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from gpuenv.checks.model import Confidence, Fix

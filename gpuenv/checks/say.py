@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpuenv.checks.model import CheckResult, Evidence, Fix, Status
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,8 @@ warning, below ``failing`` a failure. A GPU without a row gets its number and no
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from gpuenv.values import dataclass
 
 USABLE_SHARE = 0.8
 """Of the usual value: spreads of 5 % and more between equal GPUs are normal."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,6 +29,7 @@ from gpuenv.commands.launching import (
     show_plan,
 )
 from gpuenv.commands.options import MatrixOption, RequestFlags
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +13,7 @@ import typer
 
 from gpuenv import output
 from gpuenv.commands import GroupedCommand
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

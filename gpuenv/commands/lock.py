@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +22,7 @@ from gpuenv.commands.image import (
 )
 from gpuenv.commands.options import MatrixOption, RequestFlags
 from gpuenv.commands.wiring import Asked, order_of, read_asked
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from gpuenv.lockfile import Change, Lock

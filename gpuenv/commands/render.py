@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +21,7 @@ from gpuenv.commands.image import (
 )
 from gpuenv.commands.options import MatrixOption, RequestFlags, host_for
 from gpuenv.commands.wiring import read_asked, read_lock
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from gpuenv.render import BuildContext

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     import socket

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +32,7 @@ from gpuenv.commands.launching import (
     words_after_dashes,
 )
 from gpuenv.commands.options import MatrixOption, RequestFlags
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     import socket

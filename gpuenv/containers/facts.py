@@ -6,8 +6,9 @@ import errno
 import os
 import pwd
 import socket
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

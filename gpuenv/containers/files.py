@@ -22,7 +22,6 @@ import re
 import secrets
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuenv.containers.errors import EnvironmentBusyError
@@ -30,6 +29,7 @@ from gpuenv.containers.identity import parse_name
 from gpuenv.errors import ConfigurationError
 from gpuenv.secret import Secret
 from gpuenv.state import make_private_dir, state_dir, write_private_file
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -12,10 +12,10 @@ import termios
 import threading
 import tty
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpuenv.errors import GpuenvError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpuenv.containers.errors import NoGpuError
 from gpuenv.containers.values import is_number
 from gpuenv.engine.protocol import DeviceMapping, GpuRequest
 from gpuenv.errors import ConfigurationError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.containers.accounts import account_files
@@ -30,6 +30,7 @@ from gpuenv.containers.identity import (
 )
 from gpuenv.containers.plan import Note
 from gpuenv.engine.errors import ImageInUseError, NameTakenError, PortTakenError, RlimitRefusedError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

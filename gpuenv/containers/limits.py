@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuenv.engine.protocol import Ulimit
 from gpuenv.errors import ConfigurationError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from gpuenv.engine.capabilities import EngineCapabilities

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from gpuenv.containers.identity import CREATED, OWNER, VOLUME
 from gpuenv.containers.users import HOME
 from gpuenv.engine.protocol import BindMount, VolumeMount
 from gpuenv.errors import ConfigurationError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gpuenv.containers.gpus import GpuPlan, GpuWish, plan_gpus
@@ -20,6 +20,7 @@ from gpuenv.engine.protocol import (
     VolumeMount,
 )
 from gpuenv.host.gpu_inventory import GpuInventory
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

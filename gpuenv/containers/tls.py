@@ -5,12 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from gpuenv.errors import ConfigurationError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,13 +7,13 @@ its control group, or asked of the engine where the groups do not tell.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv.engine.errors import ContainerNotFoundError, ContainerNotRunningError
 from gpuenv.engine.usage import cpu_percent
 from gpuenv.host.gpu_inventory import GpuUse
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -6,11 +6,11 @@ before the start. No root entry point, no ``chown``, no copy of the image, no re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpuenv.containers.values import is_number
 from gpuenv.errors import ConfigurationError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from gpuenv.containers.facts import Caller, FolderOwner

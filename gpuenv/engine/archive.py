@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import io
 import tarfile
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from gpuenv.errors import ConfigurationError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
 
@@ -34,6 +34,7 @@ from gpuenv.engine.events import (
     StepStarted,
 )
 from gpuenv.errors import GpuenvError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 import functools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from gpuenv.values import dataclass
 from gpuenv.versions import DottedVersion
 
 if TYPE_CHECKING:

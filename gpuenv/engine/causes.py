@@ -12,12 +12,12 @@ Source:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuenv.engine import errors as e
 from gpuenv.engine.progress import shorten, split_name
 from gpuenv.errors import BuildFailedError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from gpuenv.engine.events import Failed

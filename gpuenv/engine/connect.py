@@ -15,7 +15,6 @@ import json
 import os
 import socket
 import stat
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from urllib.parse import urlsplit
@@ -26,6 +25,7 @@ from gpuenv.engine.docker_config import docker_folder, load_docker_config
 from gpuenv.errors import EngineUnavailableError
 from gpuenv.reading import parse_json, read_named_text, reason
 from gpuenv.state import state_dir
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     import ssl

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpuenv.errors import BuildFailedError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

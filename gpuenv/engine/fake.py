@@ -11,7 +11,7 @@ import hashlib
 import io
 import itertools
 import tarfile
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,7 @@ from gpuenv.engine.protocol import (
     VolumeMount,
 )
 from gpuenv.engine.review import review
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping

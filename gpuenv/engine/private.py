@@ -14,7 +14,7 @@ import os
 import shutil
 import signal
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from gpuenv.engine.errors import PrivateEngineError
 from gpuenv.engine.private_net import PrivateNetwork
 from gpuenv.errors import EngineUnavailableError
 from gpuenv.state import make_private_dir, state_dir, write_private_file
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv import process
 from gpuenv.engine.errors import PrivateEngineError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gpuenv.engine.events import (
@@ -18,6 +18,7 @@ from gpuenv.engine.events import (
     StepDone,
     StepStarted,
 )
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.engine.connect import (
@@ -12,6 +11,7 @@ from gpuenv.engine.connect import (
     open_address,
 )
 from gpuenv.errors import EngineUnavailableError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -15,10 +15,10 @@ travels is bound into the steps that install: no layer and no history has it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuenv.spec import ContextFile, Delivery
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

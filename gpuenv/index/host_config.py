@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, get_args
 from urllib.parse import unquote, urlsplit
@@ -34,6 +33,7 @@ from gpuenv.index.sources import (
 from gpuenv.index.uv_config import load_uv_settings
 from gpuenv.reading import read_named_text
 from gpuenv.secret import Secret, redact_url
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

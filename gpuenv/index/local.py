@@ -6,7 +6,6 @@ import struct
 import zipfile
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias
@@ -23,6 +22,7 @@ from gpuenv.index.links import (
     target_tags,
 )
 from gpuenv.secret import Secret
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

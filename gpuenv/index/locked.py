@@ -8,13 +8,14 @@ installer.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuenv.index.delivery import TorchChannel, plan_delivery
 from gpuenv.index.local import LocalArchive, local_links
 from gpuenv.index.simple import fetch_pages
 from gpuenv.lockfile import LockUnavailableError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

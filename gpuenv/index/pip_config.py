@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import configparser
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv.index.sources import PackageSettingsError, Setting
 from gpuenv.reading import read_named_text
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -29,6 +28,7 @@ from gpuenv.index.local import local_links
 from gpuenv.index.parallel import run_in_parallel
 from gpuenv.index.session import new_session, tls_context
 from gpuenv.secret import redact_url
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

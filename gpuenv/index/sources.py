@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Generic, Literal, TypeAlias, TypeVar
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 from gpuenv.errors import ConfigurationError
 from gpuenv.secret import MASK, Secret, redact_text, redact_url
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,13 +16,13 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.index.sources import PackageSettingsError, Setting
 from gpuenv.reading import read_named_text
 from gpuenv.secret import Secret
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

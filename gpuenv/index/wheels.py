@@ -11,7 +11,6 @@ are apart. A build does this::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -23,6 +22,7 @@ from gpuenv.index.sources import PYTORCH_URL
 from gpuenv.index.wheel import read_local_variant
 from gpuenv.secret import Secret
 from gpuenv.spec import Availability, WheelKey
+from gpuenv.values import dataclass
 from gpuenv.versions import PythonVersion, TorchVersion
 
 if TYPE_CHECKING:

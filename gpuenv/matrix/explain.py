@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from gpuenv.matrix.resolve import choose, environment_spec, judge_all, refusal
 from gpuenv.matrix.rules import RULES
 from gpuenv.matrix.wish import plan_wish
 from gpuenv.spec import Availability, HostGpus
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

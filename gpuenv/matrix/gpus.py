@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from gpuenv.errors import ConfigurationError
 from gpuenv.spec import GpuTarget
+from gpuenv.values import dataclass
 from gpuenv.versions import ComputeCapability, CudaVersion
 
 if TYPE_CHECKING:

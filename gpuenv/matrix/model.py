@@ -6,9 +6,10 @@ shares what rows have in common; here every row is complete, so that a rule look
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

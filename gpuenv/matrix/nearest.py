@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from gpuenv.matrix.rules import RULES, SOFT_RULES
+from gpuenv.values import dataclass
 from gpuenv.versions import CudaVersion
 
 if TYPE_CHECKING:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gpuenv.errors import ConfigurationError
 from gpuenv.matrix.gpus import bound_arch, find_gpu
 from gpuenv.spec import MatrixRequest
+from gpuenv.values import dataclass
 from gpuenv.versions import (
     CudaVersion,
     CudnnVersion,

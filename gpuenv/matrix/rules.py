@@ -6,13 +6,14 @@ that miss by one rule only. Nothing here chooses; :mod:`gpuenv.matrix.resolve` d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from gpuenv.matrix.bases import Base, bases_for
 from gpuenv.matrix.gpus import bound_arch, first_toolkit, serve
 from gpuenv.matrix.wish import gpu_in_words
 from gpuenv.spec import WheelKey
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

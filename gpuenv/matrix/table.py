@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.matrix.gpus import parse_code
 from gpuenv.matrix.resolve import judge_all
 from gpuenv.matrix.wish import Wish
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

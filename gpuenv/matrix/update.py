@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import copy
 import difflib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpuenv.matrix.document import path_text, write_document
+from gpuenv.values import dataclass
 from gpuenv.versions import TorchVersion
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ can only be proven where the PyTorch index answers.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from gpuenv.values import dataclass
 from gpuenv.versions import CudaVersion, PythonVersion, TorchVersion
 from gpuenv.wheelfacts import WantedWheel
 

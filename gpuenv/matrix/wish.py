@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from gpuenv.values import dataclass
 from gpuenv.versions import CudaVersion
 
 if TYPE_CHECKING:

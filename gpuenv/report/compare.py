@@ -8,11 +8,11 @@ is left out, because it explains nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from gpuenv.checks.model import Status
 from gpuenv.report.document import plain
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

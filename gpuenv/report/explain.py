@@ -6,7 +6,6 @@ An entry is found by its id, by a piece of an error message, or nearly.
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from gpuenv.checks.diagnose import PROBE_CHECK
 from gpuenv.errors import ConfigurationError
 from gpuenv.report.text import GROUP_TITLES, group_of, on_side
 from gpuenv.resources import package_dir
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuenv.checks.model import Status
@@ -32,6 +31,7 @@ from gpuenv.report.text import (
     verdict_words,
 )
 from gpuenv.resources import package_dir
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from gpuenv.checks.model import CheckResult, Diagnosis, Facts

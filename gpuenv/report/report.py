@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from gpuenv.checks.model import Diagnosis, Facts
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

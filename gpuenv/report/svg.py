@@ -7,9 +7,10 @@ and presentation attributes only, because the page's content policy allows no in
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
+
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

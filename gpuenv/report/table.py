@@ -8,7 +8,6 @@ without a terminal. A healthy report is at most 40 lines at 80 columns.
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.checks.model import Status
@@ -28,6 +27,7 @@ from gpuenv.report.text import (
     skip_words,
     verdict_words,
 )
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

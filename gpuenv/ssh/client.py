@@ -7,11 +7,11 @@ user's configuration says, and a block of ``ssh_config`` for everything else tha
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuenv.containers.ports import parse_port
 from gpuenv.containers.users import USER
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,12 +15,12 @@ import os
 import re
 import stat
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv.errors import ConfigurationError
 from gpuenv.state import make_private_dir, write_private_file
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

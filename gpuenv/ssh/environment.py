@@ -8,7 +8,7 @@ and that file is root's, so that what runs inside cannot let in others.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -48,6 +48,7 @@ from gpuenv.ssh.server import (
     HOST_KEY_FILE,
     render_sshd_config,
 )
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     import socket

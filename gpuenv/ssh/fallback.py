@@ -13,11 +13,11 @@ import signal
 import sys
 import termios
 import tty as tty_mode
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuenv.containers.users import USER
 from gpuenv.ssh.errors import HostKeyChangedError, NoSharedExchangeError, SshFailedError
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,11 +11,11 @@ import binascii
 import hashlib
 import re
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuenv.errors import ConfigurationError
 from gpuenv.secret import Secret
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import socket
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
@@ -30,6 +30,7 @@ from gpuenv.process import (
     start_program,
     stream_program,
 )
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,7 +18,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Literal
@@ -33,6 +33,7 @@ from gpuenv.ssh.remote import (
     remote_error,
 )
 from gpuenv.state import write_private_file
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

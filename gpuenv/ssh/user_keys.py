@@ -10,13 +10,13 @@ import base64
 import binascii
 import re
 import struct
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuenv.process import ProgramNotFoundError, ProgramTimeoutError, run_program
 from gpuenv.reading import MIB, read_named, reason
 from gpuenv.ssh.keys import PublicKey, SshKeyError, parse_public_key, parse_public_keys
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "gpuenv"
 
 # Layer by layer from the bottom; a module may import its own area and everything above its line.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors",),
+    ("errors", "values"),
     ("versions", "secret"),
     ("spec", "state", "resources", "process", "reading"),
     ("wheelfacts", "validate", "lockfile"),

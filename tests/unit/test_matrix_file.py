@@ -119,7 +119,7 @@ def test_all_problems_of_a_file_are_told_at_once_in_the_order_of_lines(tmp_path:
         (b"releases: [unclosed", "this is not YAML"),
         (b"", "the file must hold a mapping"),
         (b"- a list", "the file must hold a mapping"),
-        (b"\xff\xfe\x00", "invalid start byte"),
+        (b"\xff\xfe\x00", "no text in UTF-8"),
         (b"a: &x 1\nb: !!python/object/apply:os.system [true]\n", "unknown key"),
     ],
 )
