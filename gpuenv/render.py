@@ -267,8 +267,8 @@ _JUPYTER = (
     "jupyterlab-nvdashboard",
     "matplotlib",
 )
-# sshd forwards windows by xauth alone.
-_SSH = ("openssh-server", "rsync", "screen", "tmux", "xauth")
+# sshd forwards windows by xauth alone, and editors fetch what runs inside of them by wget.
+_SSH = ("openssh-server", "rsync", "screen", "tmux", "wget", "xauth")
 
 
 def _variables(spec: ImageSpec, delivery: Delivery, lock: Lock | None) -> dict[str, Any]:

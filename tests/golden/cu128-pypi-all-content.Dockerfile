@@ -196,6 +196,7 @@ RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9,target=/run/gpuenv/apt,sharing
         rsync \
         screen \
         tmux \
+        wget \
         xauth; \
     rm -rf /var/cache/apt/*.bin \
         /var/cache/debconf/*-old /var/lib/dpkg/*-old /var/log/apt /var/log/*.log \

@@ -130,6 +130,12 @@ def test_what_an_editor_installed_is_there_after_stop_and_start(seat: Seat) -> N
     assert read.stdout == "kept\nkept\n"
 
 
+def test_what_their_scripts_call_is_there(seat: Seat) -> None:
+    for program in ("wget", "tar", "gzip", "ps", "flock", "getconf", "ldd", "nohup", "uname"):
+        assert seat.inside(f"command -v {program}"), program
+    assert seat.inside("wget --version").startswith("GNU Wget")
+
+
 def test_a_script_of_many_steps_runs_by_sh_dash_s(seat: Seat) -> None:
     script = b'set -eu\ncd "$1"\nfor i in 1 2 3; do echo "$i $PWD"; done\nexit 4\n'
     done = seat.client("ssh", seat.alias, "sh", "-s", "--", "/workspace", stdin=script)
