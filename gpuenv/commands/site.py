@@ -199,7 +199,7 @@ def open_site(address: str | None) -> Iterator[Site]:
     """Connect to the engine the user means, through SSH where it is on another host."""
     from gpuenv.containers.facts import probe_caller
     from gpuenv.engine.connect import connect
-    from gpuenv.errors import GpuenvError
+    from gpuenv.errors import EngineUnavailableError, LaunchFailedError
     from gpuenv.ssh.remote import RemoteFailedError, open_remote
 
     opened: list[RemoteHost] = []
@@ -217,8 +217,8 @@ def open_site(address: str | None) -> Iterator[Site]:
         )
         try:
             yield site
-        except GpuenvError as error:
-            if remote is None or remote.alive or isinstance(error, RemoteFailedError):
+        except (EngineUnavailableError, LaunchFailedError) as error:
+            if remote is None or isinstance(error, RemoteFailedError) or not remote.is_lost():
                 raise
             raise remote.lost() from error
 

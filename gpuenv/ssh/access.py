@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,8 +99,9 @@ def choose_alias(
         for path in others
         if path.parent != files.folder
     }
-    short = alias_of(name, _as_host(host))
-    return short if short not in taken else alias_of(name, _as_host(place or "here"))
+    short, whole = alias_of(name, _as_host(host)), alias_of(name, _as_host(place))
+    numbered = (f"{short}-{number}" for number in count(2))
+    return next(alias for alias in chain((short, whole), numbered) if alias not in taken)
 
 
 def _as_host(text: str) -> str:

@@ -44,6 +44,7 @@ _LOGIN_TIMEOUT_S = 60.0
 _ASK_TIMEOUT_S = 30.0
 _ALIVE_INTERVAL_S = 15
 _PAUSE_S = 0.02
+_LAST_WORDS_S = 0.5
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:%-]*")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\+-]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@\[\]+-]+")
@@ -539,7 +540,7 @@ class RemoteHost:
         An sshd that forwards no sockets and an engine that does not run make the same noise, so
         the host is asked who listens.
         """
-        if not self.alive:
+        if self.is_lost():
             return self.lost()
         failed = _NOT_OPENED.findall(self.said)
         if not failed:
@@ -567,6 +568,13 @@ class RemoteHost:
     def alive(self) -> bool:
         """Whether the connection still stands."""
         return self._login.exit_code() is None
+
+    def is_lost(self) -> bool:
+        """Say whether an error now may be that of a connection which is about to end."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while self.alive and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+        return not self.alive
 
     def close(self) -> None:
         """Log out."""

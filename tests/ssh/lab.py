@@ -40,6 +40,8 @@ PORTS = {
     2201: "AllowTcpForwarding no\n  AllowStreamLocalForwarding yes",
     2202: "AllowStreamLocalForwarding no",
     2203: "Banner {root}/banner",
+    # Two GPUs that only the stand-ins for the driver's libraries know of.
+    2204: "SetEnv LD_LIBRARY_PATH={root}/driver FAKE_GPUS=2 FAKE_SM=90 FAKE_NAME=H100",
 }
 BANNER = "Permission denied (publickey) to strangers.\nHost key verification failed, they say.\n"
 _GREETING = "echo Welcome to gpu01; echo and mind the step >&2\n"
@@ -98,6 +100,13 @@ class Lab:
         names = ["gpu01", self.address, self.address6]
         names += [f"[{self.address}]:{port}" for port in PORTS]
         self.known_hosts.write_text(f"{','.join(names)} {key[0]} {key[1]}\n")
+
+    def run(self, *words: str) -> str:
+        """Run ``ssh`` as the user does, and return what it prints."""
+        done = subprocess.run(
+            [str(self.bin / "ssh"), *words], capture_output=True, text=True, check=False
+        )
+        return done.stdout + done.stderr
 
     def sshd_pid(self) -> int:
         """Return the process that listens for logins."""
@@ -269,6 +278,7 @@ def _make_client(made: Lab) -> None:
         f"Host notcp\n  {there}\n  Port 2201\n"
         f"Host nolocal\n  {there}\n  Port 2202\n"
         f"Host banner\n  {there}\n  Port 2203\n"
+        f"Host gpus\n  {there}\n  Port 2204\n"
         f"Host strange\n  HostName {made.address}\n  User mallory\n  Port 2203\n"
         f"Host behind\n  {there}\n  ProxyJump gpu01\n"
         f"Host forced\n  {there}\n  RequestTTY force\n  RemoteCommand sh -c 'echo hello; exec sh'\n"
@@ -289,6 +299,12 @@ def tunnel_of(state: Path, name: str) -> tuple[int, int]:
     (path,) = (state / "environments").glob(f"{name}@*/tunnel.json")
     data = json.loads(path.read_text())
     return int(data["pid"]), int(data["here"])
+
+
+def trouble_of(state: Path, name: str) -> str:
+    """Return what the tunnel of an environment says is wrong."""
+    (path,) = (state / "environments").glob(f"{name}@*/tunnel.json")
+    return str(json.loads(path.read_text())["trouble"]["what"])
 
 
 def children_of(pid: int) -> list[int]:
