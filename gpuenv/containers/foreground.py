@@ -11,9 +11,10 @@ import signal
 import termios
 import threading
 import tty
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from gpuenv.engine.errors import EngineTimeoutError
 from gpuenv.errors import GpuenvError
 from gpuenv.values import dataclass
 
@@ -167,6 +168,7 @@ def _serve(
     if attachment.tty:
         _resize(attachment)
     interrupts = 0
+    sender = _SignalSender(engine, container)
     while True:
         event = events.get()
         if event[0] == "exit":
@@ -179,11 +181,42 @@ def _serve(
             continue
         if name == "SIGINT":
             interrupts += 1
+            if interrupts >= _PATIENCE and sender.unanswered:
+                raise EngineTimeoutError(
+                    "the container engine does not answer",
+                    why=f"{sender.unanswered} signals for the container were not taken",
+                    fix="the command goes on; gpuenv ps shows it once the engine answers again",
+                )
             name = "SIGKILL" if interrupts >= _PATIENCE else name
-        try:
-            engine.signal(container, name)
-        except GpuenvError:
-            continue  # it has just ended; the exit event is on its way
+        sender.send(name)
+
+
+class _SignalSender:
+    """Sends signals in their order, without waiting for an engine that does not take them."""
+
+    def __init__(self, engine: ContainerEngine, container: str) -> None:
+        self._engine = engine
+        self._container = container
+        self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._sent = self._taken = 0  # each written by one thread alone
+        threading.Thread(target=self._run, name="signals", daemon=True).start()
+
+    @property
+    def unanswered(self) -> int:
+        """How many signals the engine has not taken yet."""
+        return self._sent - self._taken
+
+    def send(self, name: str) -> None:
+        """Send a signal after those before it."""
+        self._sent += 1
+        self._waiting.put(name)
+
+    def _run(self) -> None:
+        while True:
+            # A failure means that it has just ended; the exit event is on its way.
+            with suppress(GpuenvError):
+                self._engine.signal(self._container, self._waiting.get())
+            self._taken += 1
 
 
 def _resize(attachment: Attachment) -> None:

@@ -29,7 +29,13 @@ from gpuenv.containers.identity import (
     identity_of,
 )
 from gpuenv.containers.plan import Note
-from gpuenv.engine.errors import ImageInUseError, NameTakenError, PortTakenError, RlimitRefusedError
+from gpuenv.engine.errors import (
+    EngineTimeoutError,
+    ImageInUseError,
+    NameTakenError,
+    PortTakenError,
+    RlimitRefusedError,
+)
 from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
@@ -71,7 +77,9 @@ def removing_on_failure(engine: ContainerEngine, session: str) -> Iterator[None]
     with _ended_by_signals():
         try:
             yield
-        except BaseException:
+        except BaseException as failure:
+            if isinstance(failure, EngineTimeoutError) and not engine.responds(timeout_s=5):
+                raise  # it would not answer this either
             for _ in range(_CLEAN_TRIES):
                 try:
                     for container in engine.containers(labels={SESSION: session}):

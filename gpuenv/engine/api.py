@@ -61,6 +61,7 @@ BUILD = "the build"  # what a build request is for, in the words of ``about``
 _NOT_FOUND = 404
 _CONFLICT = 409
 _FIRST_ERROR = 400
+_DISK_USAGE_TIMEOUT_S = 600.0
 _CHUNK = 1 << 16
 _STATES: tuple[ContainerState, ...] = (
     "created", "running", "paused", "restarting", "removing", "exited", "dead"
@@ -973,7 +974,7 @@ class ApiEngine:
 
     def disk_usage(self) -> DiskUsage:
         """Sum up what the engine stores; may take seconds on a full one."""
-        data = self._json("GET", "/system/df", timeout_s=None, about="disk usage")
+        data = self._json("GET", "/system/df", timeout_s=_DISK_USAGE_TIMEOUT_S, about="disk usage")
         info = self.raw_info()
         store = str(info.get("DockerRootDir") or "")
         room = self._room()
@@ -1001,6 +1002,13 @@ class ApiEngine:
 
     def _room(self) -> tuple[int, int] | None:
         raise NotImplementedError
+
+    def responds(self, *, timeout_s: float = 10) -> bool:
+        """Say whether the engine answers the simplest request in time; never raises."""
+        try:
+            return self._send("GET", "/_ping", timeout_s=timeout_s).status < _FIRST_ERROR
+        except (EngineTimeoutError, EngineLostError):
+            return False
 
     def raw_info(self) -> Mapping[str, Any]:
         """Return the engine's own account of itself."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from gpuenv.engine.silence import SilenceWatch
 from gpuenv.errors import BuildFailedError
 from gpuenv.values import dataclass
 
@@ -149,16 +151,25 @@ def build_image(
     """Build an image, hand every event to ``on_event`` and return the image's id.
 
     However this ends, the build on the engine has ended too: an exception in ``on_event`` or a
-    KeyboardInterrupt anywhere cancels it.
+    KeyboardInterrupt anywhere cancels it. An engine that says nothing for long and answers no
+    other request either is told by a :class:`BuildWarning`.
 
     Raises:
         BuildFailedError: The build failed.
     """
     image_id = ""
-    with closing(engine.build(request)) as events:
-        for event in events:
-            if on_event is not None:
+    one_at_a_time = threading.Lock()
+
+    def tell(event: BuildEvent) -> None:
+        if on_event is not None:
+            with one_at_a_time:
                 on_event(event)
+
+    watch = SilenceWatch(engine.responds, lambda text: tell(BuildWarning(text=text)))
+    with closing(engine.build(request)) as events, watch:
+        for event in events:
+            watch.heard()
+            tell(event)
             if isinstance(event, ImageId):
                 image_id = event.image_id
     if not image_id:

@@ -784,6 +784,10 @@ class FakeEngine:
         """Return room enough, where the engine is local."""
         return 500 << 30 if self._capabilities.local else None
 
+    def responds(self, *, timeout_s: float = 10) -> bool:  # noqa: ARG002 - the protocol's
+        """Say yes: what runs in the same process always answers."""
+        return True
+
     def raw_info(self) -> Mapping[str, Any]:
         """Return the little the doctor asks for."""
         return {"ServerVersion": str(self._capabilities.version), "Name": self._capabilities.name}

@@ -745,6 +745,10 @@ class ContainerEngine(Protocol):
         """Return the room in the engine's store, ``None`` where it is not on this host."""
         ...
 
+    def responds(self, *, timeout_s: float = 10) -> bool:
+        """Say whether the engine answers the simplest request in time; never raises."""
+        ...
+
     def raw_info(self) -> Mapping[str, Any]:
         """Return the engine's own account of itself, for the doctor."""
         ...

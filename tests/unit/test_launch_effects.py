@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import threading
 from datetime import datetime, timezone
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from gpuenv.containers.errors import (
 )
 from gpuenv.containers.facts import Caller
 from gpuenv.containers.files import EnvironmentFiles, new_token
-from gpuenv.containers.foreground import InitWatch
+from gpuenv.containers.foreground import InitWatch, _serve
 from gpuenv.containers.identity import OWNER, VOLUME
 from gpuenv.containers.lifecycle import (
     find_environment,
@@ -34,7 +36,12 @@ from gpuenv.containers.lifecycle import (
 from gpuenv.containers.plan import ContainerPlan, ContainerWish, LaunchFacts, plan_container
 from gpuenv.containers.ready import wait_ready
 from gpuenv.containers.usage import UsageMeter, parse_cgroup, probe_containers_of, share_gpus
-from gpuenv.engine.errors import NameTakenError, PortTakenError, RlimitRefusedError
+from gpuenv.engine.errors import (
+    EngineTimeoutError,
+    NameTakenError,
+    PortTakenError,
+    RlimitRefusedError,
+)
 from gpuenv.engine.fake import FAKE_CAPABILITIES, FakeEngine
 from gpuenv.engine.fake_programs import Ended
 from gpuenv.engine.protocol import ContainerSpec, PortBinding, VolumeMount
@@ -403,6 +410,17 @@ def run_plan(engine: FakeEngine, run: RunWish, *, inventory: GpuInventory) -> Co
         ),
         run,
     )
+
+
+def test_the_third_ctrl_c_leaves_an_engine_that_takes_no_signal(engine: FakeEngine) -> None:
+    answering = threading.Event()
+    engine.signal = lambda *_: answering.wait(30)  # type: ignore[method-assign, assignment, return-value] - stuck
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for _ in range(3):
+        events.put(("signal", "SIGINT"))
+    with pytest.raises(EngineTimeoutError, match="does not answer"):
+        _serve(engine, "c", SimpleNamespace(tty=False), events)  # type: ignore[arg-type] - no more is asked of it
+    answering.set()
 
 
 INIT_WORDS = b"[FATAL tini (7)] exec ./my prog failed: Permission denied\r\n"
