@@ -154,7 +154,8 @@ def deliver(
     planned = prepare_delivery(
         (*_torch(spec), UV_REQUIREMENT),
         client,
-        later=later_requirements(spec),
+        # A digest behind a requirement is for the installer to check.
+        later=tuple(line.split(" --hash", 1)[0] for line in later_requirements(spec)),
         python=spec.environment.python,
         arch=spec.environment.arch,
         torch=channel,

@@ -190,7 +190,7 @@ def jupyter(
     timeout_s = parse_duration(server.ready_timeout, flag="--ready-timeout")
     images = ImageFlags(
         request=request, content=content, sources=sources, how=how, image=image,
-        matrix_file=matrix_file, features=("jupyter", "ssh"),
+        matrix_file=matrix_file, features=("jupyter", "ssh"), needs=("jupyter",),
     )  # fmt: skip
     with open_site(how.engine) as site:
         engine, files, owner, via = (

@@ -474,7 +474,13 @@ class ImageFlags:
     image: str | None
     matrix_file: Path | None
     features: tuple[Feature, ...]
+    needs: tuple[Feature, ...] = ()
     _obtained: ImageInfo | None = None
+
+    @property
+    def _features(self) -> tuple[Feature, ...]:
+        """What the image has beside PyTorch: one serves several commands, but a lock decides."""
+        return self.needs if self.how.is_locked else self.features
 
     def __post_init__(self) -> None:
         """Refuse what names no image before it stands in the path of a request to the engine."""
@@ -516,7 +522,7 @@ class ImageFlags:
         from gpuenv.lockfile import load_lock, lock_path
 
         config = load_config(Path.cwd(), os.environ)
-        return load_lock(lock_path(self.how.lock_file, config.path, Path.cwd())).digest
+        return load_lock(lock_path(self.how.lock_file, config.path, Path.cwd())).digest[:19]
 
     def obtain(self, site: Site) -> ImageInfo:
         """Return the image, built or fetched where it is not there; asked for once only."""
@@ -528,7 +534,7 @@ class ImageFlags:
 
                 order, shop = take_order(
                     self.request, self.content, self.sources, self.how,
-                    matrix_file=self.matrix_file, features=self.features, site=site,
+                    matrix_file=self.matrix_file, features=self._features, site=site,
                 )  # fmt: skip
                 built = fill_order(order, shop, progress=self.how.progress)
                 self._obtained = local_image(site.engine, built.image_ref)
@@ -546,7 +552,7 @@ class ImageFlags:
 
             order, shop = take_order(
                 self.request, self.content, self.sources, self.how,
-                matrix_file=self.matrix_file, features=self.features, site=site,
+                matrix_file=self.matrix_file, features=self._features, site=site,
             )  # fmt: skip
             ref, ours = plan_order(order, shop).ref, True
         return site.engine.image(ref) or ImageInfo(

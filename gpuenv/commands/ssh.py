@@ -277,7 +277,7 @@ def ssh(
     timeout_s = parse_duration(session.ready_timeout, flag="--ready-timeout")
     images = ImageFlags(
         request=request, content=content, sources=sources, how=how, image=image,
-        matrix_file=matrix_file, features=("jupyter", "ssh"),
+        matrix_file=matrix_file, features=("jupyter", "ssh"), needs=("ssh",),
     )  # fmt: skip
     forwards = _forwards(session)
     with open_site(how.engine) as site:

@@ -133,6 +133,14 @@ class PrivateIndex:
         """Whether the package was fetched."""
         return any(path.endswith(".whl") for path in self.server.asked())
 
+    def exchange(self, content: bytes | None = None) -> bytes:
+        """Serve another wheel under the same name, by default a new one; return the former."""
+        path = next(path for path in self.server.replies if path.endswith(".whl"))
+        former = self.server.replies[path].body
+        other = tiny_wheel(self.package, text="mine = False\n")[1]
+        self.server.replies[path] = Reply(body=content or other, kind="application/zip")
+        return former
+
 
 @pytest.fixture
 def private_index() -> Iterator[PrivateIndex]:
@@ -147,20 +155,20 @@ def private_index() -> Iterator[PrivateIndex]:
         yield PrivateIndex(package, username, password, server)
 
 
-def tiny_wheel(name: str) -> tuple[str, bytes]:
-    """Return the file name and the bytes of a wheel that holds one empty module."""
+def tiny_wheel(name: str, text: str = "") -> tuple[str, bytes]:
+    """Return the file name and the bytes of a wheel that holds one module, empty by default."""
     module = name.replace("-", "_")
     info = f"{module}-1.0.dist-info"
     members = {
-        f"{module}.py": "",
+        f"{module}.py": text,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     members[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*members, f"{info}/RECORD"))
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path, text in members.items():
-            archive.writestr(path, text)
+        for path, content in members.items():
+            archive.writestr(path, content)
     return f"{module}-1.0-py3-none-any.whl", buffer.getvalue()
 
 

@@ -188,11 +188,13 @@ def test_planted_credentials_are_in_no_layer(
     assert not [word for word in planted if word in json.dumps(answer.envelope).encode()]
     assert not [word for word in planted if word in answer.stderr.encode()]
     archive = b"".join(session_engine.save((answer.data["image_ref"],)))
-    found = [path for path, content in _files(archive) if any(w in content for w in planted)]
+    found = [
+        path for path, content in files_of_image(archive) if any(w in content for w in planted)
+    ]
     assert found == []
 
 
-def _files(archive: bytes) -> Any:
+def files_of_image(archive: bytes) -> Any:
     """Yield path and content of every file of an image, its configuration and layers included."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as image:
         for member in image:

