@@ -38,14 +38,29 @@ class LockOutdatedError(CheckFailedError):
 
 
 def require_current(
-    lock: Lock, request: MatrixRequest, image: ImageRequest, *, origin: str = FILE_NAME
+    lock: Lock,
+    request: MatrixRequest,
+    image: ImageRequest,
+    *,
+    asked: frozenset[str],
+    origin: str = FILE_NAME,
 ) -> None:
     """Refuse a lock that was made for anything else than what is asked for.
+
+    Args:
+        lock: The lock.
+        request: What flags, variables and ``gpuenv.toml`` ask of the matrix.
+        image: What they ask to be inside.
+        asked: The keys of the request that somebody wrote; the CPU counts only if it is one.
+        origin: How messages call the lock.
 
     Raises:
         LockOutdatedError: With every difference, as a diff from the lock to what is asked.
     """
-    changes = compare_request(lock, record_request(request), image)
+    record = dict(record_request(request))
+    if "arch" not in asked:
+        record["arch"] = (lock.spec.environment.arch,)
+    changes = compare_request(lock, tuple(record.items()), image)
     if changes:
         raise LockOutdatedError(
             f"{origin} is not what is asked for now",
@@ -70,7 +85,7 @@ def require_fit(
         lock: The lock.
         request: What flags, variables and ``gpuenv.toml`` ask of the matrix.
         image: What they ask to be inside.
-        asked: The keys of the request that somebody wrote.
+        asked: The keys of the request that somebody wrote, or that the engine's host decides.
         matrix: Tells which GPUs and drivers the locked row serves.
         origin: How messages call the lock.
 
@@ -102,7 +117,7 @@ def _row_problems(
             yield f"{what} {wanted} is asked for, the lock has {has or 'none'}"
     if not cuda_fits(request, lock):
         yield f"CUDA {request.cuda} is asked for, the lock has {row.cuda or 'cpu'}"
-    if request.arch != row.arch:
+    if "arch" in asked and request.arch != row.arch:
         yield f"an image for {request.arch} is asked for, the lock is for {row.arch}"
     if "flavor" in asked and request.flavor != row.flavor:
         yield f"the flavor {request.flavor} is asked for, the lock has {row.flavor}"

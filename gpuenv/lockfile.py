@@ -550,7 +550,7 @@ def _facts(lock: Lock) -> dict[str, _Fact]:
     row = lock.spec.environment
     facts = {
         "environment": (
-            f"torch {row.torch}+{row.torch_variant}, Python {row.python}, {row.flavor}",
+            f"torch {row.torch}+{row.torch_variant}, Python {row.python}, {row.arch}, {row.flavor}",
             "",
         ),
         "base image": (lock.base.image, lock.base.digest or lock.base.id or ""),

@@ -21,7 +21,7 @@ from gpuenv.commands.image import (
     WithOption,
 )
 from gpuenv.commands.options import MatrixOption, RequestFlags
-from gpuenv.commands.wiring import Asked, order_of, read_asked
+from gpuenv.commands.wiring import Asked, machine_of, order_of, read_asked
 from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
@@ -111,18 +111,21 @@ def register(app: typer.Typer) -> None:
         from gpuenv.lockfile import compare_locks, write_lock
         from gpuenv.locking import Upgrade, resolve_lock
 
-        asked = read_asked(
-            request, content, matrix_file=matrix_file, name=name,
-            features=tuple(f.value for f in with_feature or ()),
-        )  # fmt: skip
+        def read(machine: str | None = None) -> Asked:
+            return read_asked(
+                request, content, matrix_file=matrix_file, name=name, machine=machine,
+                features=tuple(f.value for f in with_feature or ()),
+            )  # fmt: skip
+
+        asked = read()
         path = asked.lock_path(how.lock_file)
         if how.check:
             _check(asked, path)
             return
         before = _load_if_there(path)
-        asked = _with_earlier(asked, before, path)
         flags = BuildFlags(engine=engine, make_base=make_base, progress=progress)
         with open_site(engine) as site, show_build(output.current(), progress) as on_event:
+            asked = _with_earlier(read(machine_of(site)), before, path)
             order, shop = order_of(asked, sources, flags, site=site)
             made = resolve_lock(
                 order, shop, on_event, before=before,
@@ -192,7 +195,7 @@ def _check(asked: Asked, path: Path) -> None:
 
     found = load_lock(path)
     if not asked.is_empty:
-        require_current(found, asked.request, asked.image, origin=path.name)
+        require_current(found, asked.request, asked.image, asked=asked.keys, origin=path.name)
     out = output.current()
     out.answer(
         {"path": str(path), "digest": found.digest, "changes": []},

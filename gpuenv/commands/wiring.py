@@ -107,8 +107,13 @@ def read_asked(
     )
 
 
-def read_lock(asked: Asked, given: Path | None) -> Lock:
+def read_lock(asked: Asked, given: Path | None, *, to_build: bool = False) -> Lock:
     """Read the lock to build, and hold it against what is asked for besides.
+
+    Args:
+        asked: What is asked for.
+        given: The file named by a flag.
+        to_build: The engine's host decides the CPU, also where nobody asked for one.
 
     Raises:
         LockFileError: It is not there or not whole.
@@ -120,7 +125,12 @@ def read_lock(asked: Asked, given: Path | None) -> Lock:
     path = asked.lock_path(given)
     lock = load_lock(path)
     require_fit(
-        lock, asked.request, asked.image, asked=asked.keys, matrix=asked.matrix, origin=path.name
+        lock,
+        asked.request,
+        asked.image,
+        asked=asked.keys | {"arch"} if to_build else asked.keys,
+        matrix=asked.matrix,
+        origin=path.name,
     )
     return lock
 
@@ -153,7 +163,7 @@ def take_order(
         check_tag(tag, origin="--tag")
     order, shop = order_of(asked, sources, build, site=site)
     if build.is_locked:
-        lock = read_lock(asked, build.lock_file)
+        lock = read_lock(asked, build.lock_file, to_build=True)
         for text in unserved(lock, shop.host, asked.matrix):
             output.current().warn(f"for this host: {text}")
         image = lock.spec.image

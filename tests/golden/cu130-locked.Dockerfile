@@ -198,6 +198,7 @@ RUN --mount=type=cache,id=gpuenv-apt-a4670961ed02,target=/run/gpuenv/apt,sharing
         rsync \
         screen \
         tmux \
+        wget \
         xauth; \
     rm -rf /var/cache/apt/*.bin \
         /var/cache/debconf/*-old /var/lib/dpkg/*-old /var/log/apt /var/log/*.log \

@@ -139,9 +139,19 @@ def test_a_row_that_this_matrix_lacks_is_not_called_good() -> None:
 def test_check_names_also_what_is_no_longer_asked_for() -> None:
     lock = cuda_lock()
     request = asked(torch="2.14", cuda="13.0", gpu="H100")
-    require_current(lock, request, lock.spec.image)
+    keys = frozenset({"torch", "cuda", "gpu"})
+    require_current(lock, request, lock.spec.image, asked=keys)
     with pytest.raises(LockOutdatedError) as caught:
-        require_current(lock, request, replace(lock.spec.image, pip=()))
+        require_current(lock, request, replace(lock.spec.image, pip=()), asked=keys)
     assert caught.value.exit_code == 1
     assert caught.value.why == "- pip einops"
     assert caught.value.data["changes"] == [{"what": "pip", "before": "einops", "after": ""}]
+
+
+def test_check_on_a_machine_with_another_cpu_is_no_difference_unless_it_is_asked_for() -> None:
+    lock = cuda_lock()
+    request = replace(asked(torch="2.14", cuda="13.0", gpu="H100"), arch="aarch64")
+    require_current(lock, request, lock.spec.image, asked=frozenset({"torch", "cuda", "gpu"}))
+    with pytest.raises(LockOutdatedError) as caught:
+        require_current(lock, request, lock.spec.image, asked=frozenset({"arch"}))
+    assert caught.value.why == "~ arch x86_64 -> aarch64"
