@@ -349,3 +349,12 @@ def test_files_put_in_have_their_owner_and_leave_folders_alone(
         "/tmp/new/key 400 1234:5",
         "/var/run 777 0:0",
     ]
+
+
+def test_only_a_folder_that_nobody_has_seen_there_is_warned_about() -> None:
+    far = replace(FAKE_CAPABILITIES, local=False)
+    seen = BindMount(source="/data", target="/data", known=True)
+    unseen = BindMount(source="/here", target="/here")
+    (finding,) = review(replace(PLAIN, mounts=(seen, unseen)), far)
+    assert finding.what == "mounted folders are looked up on the engine's host: /here"
+    assert review(replace(PLAIN, mounts=(seen,)), far) == ()

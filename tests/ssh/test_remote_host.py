@@ -193,9 +193,10 @@ def test_the_doctor_looks_at_that_host_and_what_fits_is_for_its_gpus(laptop: Lap
     none = laptop.gpuenv("doctor", "--python", "/no/such", "--json", host=gpus)
     assert (none.exit_code, none.slug) == (7, "probe-failed")
     words = ("build", "--torch", "2.9", "--cuda", "auto", "--dry-run")
-    assert "choosing cpu" not in laptop.gpuenv(*words, host=gpus).stderr
-    said = laptop.gpuenv(*words).stderr
-    assert "gpu01: no NVIDIA driver is installed): choosing cpu" in said, "without that driver"
+    for_gpus, for_cpu = laptop.gpuenv(*words, host=gpus), laptop.gpuenv(*words)
+    assert "H100 (9.0), driver 580.65.06 (found via NVML on gpus)" in for_gpus.stderr
+    assert "H100" not in for_cpu.stderr
+    assert "+cpu" in for_cpu.stdout + for_cpu.stderr, "the same host, without that driver"
     words = ("run", laptop.image, "--no-workspace", "--no-caches", "--dry-run", "--json")
     one = laptop.gpuenv(*words, "--gpus", "1", "--", "id", host=gpus)
     assert "H100" in json.dumps(one.data["plan"])

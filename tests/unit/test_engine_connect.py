@@ -43,6 +43,33 @@ def test_the_flag_wins_over_every_variable() -> None:
     assert one(None, environ) == EngineAddress(url="unix:///c.sock", found_via="DOCKER_HOST")
 
 
+def test_what_decides_where_the_flag_says_nothing(tmp_path: Path) -> None:
+    make_context(tmp_path, "work", "ssh://context")
+    config = tmp_path / ".docker" / "config.json"
+    config.write_text('{"currentContext": "work"}')
+    settled = ("ssh://file", "gpuenv.toml: host")
+    environ = {
+        "HOME": str(tmp_path),
+        "GPUENV_ENGINE": "ssh://engine",
+        "GPUENV_HOST": "ssh://host",
+        "DOCKER_HOST": "ssh://docker",
+        "DOCKER_CONTEXT": "work",
+    }
+    found = []
+    for name in (*list(environ)[1:], ""):
+        (address,) = find_addresses(None, environ, settled=settled)
+        found.append((address.url, address.found_via))
+        environ.pop(name, None)
+    assert found == [
+        ("ssh://engine", "GPUENV_ENGINE"),
+        ("ssh://host", "GPUENV_HOST"),
+        ("ssh://docker", "DOCKER_HOST"),
+        ("ssh://context", "context work"),
+        ("ssh://file", "gpuenv.toml: host"),
+    ]
+    assert find_addresses(None, environ)[0].url == "ssh://context"
+
+
 def test_without_a_wish_the_usual_sockets_are_tried_in_order(tmp_path: Path) -> None:
     environ = {
         "XDG_RUNTIME_DIR": "/run/user/7",

@@ -440,6 +440,13 @@ def test_a_whole_home_is_warned_about(tmp_path: Path) -> None:
         assert bool(text) == warned
 
 
+def test_a_folder_of_another_host_counts_from_no_folder_here() -> None:
+    there = parse_volume("~/data:/data:ro", cwd=None, home="/home/alice")
+    assert there == BindMount(source="/home/alice/data", target="/data", read_only=True)
+    with pytest.raises(ConfigurationError, match="another host is given by its whole path"):
+        parse_volume("./data:/data", cwd=None, home="/home/alice")
+
+
 def test_volumes_are_read(tmp_path: Path) -> None:
     read = lambda text: parse_volume(text, cwd=tmp_path)  # noqa: E731
     assert read("/data:/data:ro") == BindMount(source="/data", target="/data", read_only=True)

@@ -35,6 +35,14 @@ def test_command_line_and_file_say_the_same() -> None:
         assert f"    {word.replace('=', ' ', 1)}\n" in block
 
 
+def test_a_host_is_jumped_to_by_what_passes_its_name_on_whole() -> None:
+    plain = replace(TARGET, jump="alice@gpu01")
+    assert dict(settings(plain))["ProxyJump"] == "alice@gpu01"
+    odd = replace(TARGET, jump="corp\\bob@gpu01", jump_command="ssh -W '[%h]:%p' -- gpu01")
+    assert "ProxyJump" not in dict(settings(odd))
+    assert dict(settings(odd))["ProxyCommand"] == "ssh -W '[%h]:%p' -- gpu01"
+
+
 def test_no_two_environments_share_a_connection() -> None:
     """Both are dev@127.0.0.1:2222 as their last hop sees them."""
     elsewhere = replace(TARGET, alias="gpuenv-train.gpu01", jump="alice@gpu01")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,21 @@ from hypothesis import strategies as st
 
 from gpuenv.containers.files import EnvironmentFiles
 from gpuenv.errors import ConfigurationError
+from gpuenv.host.gpu_inventory import HostGpu
+from gpuenv.host.told_gpus import host_gpus_told, inventory_told
+from gpuenv.probing import remote_line
+from gpuenv.process import run_program
 from gpuenv.ssh import remote as r
-from gpuenv.ssh.tunnel import Tunnel, is_kept, load_tunnel, tunnel_path
+from gpuenv.ssh.access import choose_alias
+from gpuenv.ssh.tunnel import (
+    Trouble,
+    Tunnel,
+    apologise,
+    is_kept,
+    listen_near,
+    load_tunnel,
+    tunnel_path,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +74,30 @@ def test_any_text_is_an_address_or_a_refusal(text: str) -> None:
     assert not address.user.startswith("-")
 
 
+@pytest.mark.parametrize(
+    ("address", "command"),
+    [
+        (r.RemoteAddress(host="gpu01", user="a.b+c@corp", port=2200), None),
+        (r.RemoteAddress(host="fe80::1", user="alice"), None),
+        (
+            r.RemoteAddress(host="gpu01", user="corp\\bob"),
+            r"ssh -W '[%h]:%p' -l 'corp\bob' -- gpu01",
+        ),
+        (r.RemoteAddress(host="fe80::1%eth0"), "ssh -W '[%h]:%p' -- fe80::1%%eth0"),
+    ],
+)
+def test_what_a_jump_would_not_pass_on_whole_is_a_command(
+    address: r.RemoteAddress, command: str | None
+) -> None:
+    assert address.jump_command == command
+
+
+def test_every_kind_of_failure_is_known_by_its_slug() -> None:
+    for kind in (r.RemoteNameError, r.RemoteForwardingError, r.RemoteFailedError):
+        assert r.remote_error(kind.slug) is kind
+    assert r.remote_error("something else") is r.RemoteFailedError
+
+
 def test_the_host_is_the_last_argument_behind_two_dashes() -> None:
     address = r.RemoteAddress(host="gpu01", user="alice", port=2200)
     words = r.login_arguments(address, Path("/tmp/x/control"))
@@ -94,6 +133,20 @@ Host key verification failed."""
         ("alice@gpu01: Permission denied (publickey,password).", r.RemoteAuthenticationError),
         (
             "Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures",
+            r.RemoteAuthenticationError,
+        ),
+        (
+            (
+                "Permission denied (publickey) to strangers, says the banner.\n"
+                "ssh: connect to host gpu01 port 22: Connection refused"
+            ),
+            r.RemoteNetworkError,
+        ),
+        (
+            (
+                "Host key verification failed, says the banner.\n"
+                "alice@gpu01: Permission denied (publickey)."
+            ),
             r.RemoteAuthenticationError,
         ),
         ("Bad configuration option: foo", r.RemoteFailedError),
@@ -155,6 +208,145 @@ def test_a_damaged_note_of_a_tunnel_is_no_tunnel(tmp_path: Path) -> None:
         path.write_text(text)
         assert load_tunnel(path) is None
     assert load_tunnel(tmp_path / "none") is None
+
+
+def test_a_tunnel_is_written_down_with_what_is_wrong(tmp_path: Path) -> None:
+    error = r.RemoteHostKeyError("the key <changed>", why="a & b", fix="ask")
+    lost = Tunnel(
+        pid=7, here=1, there=2, url="ssh://gpu01", state="lost", trouble=Trouble.of(error)
+    )
+    path = tmp_path / "tunnel.json"
+    path.write_text(json.dumps(asdict(lost)))
+    assert load_tunnel(path) == lost
+    again = lost.trouble.error()
+    assert (type(again), again.what, again.fix) == (r.RemoteHostKeyError, error.what, "ask")
+
+
+def exchange(sent: bytes) -> bytes:
+    """Return what a browser gets that speaks to a tunnel which leads nowhere."""
+    mine, its = socket.socketpair()
+    with mine, its:
+        mine.settimeout(10)
+        mine.sendall(sent)
+        mine.shutdown(socket.SHUT_WR)
+        apologise(its, Trouble(what="the key <changed>", why="a & b", fix="ask"))
+        its.shutdown(socket.SHUT_RDWR)
+        return b"".join(iter(lambda: mine.recv(65536), b""))
+
+
+def test_a_browser_is_told_why_and_what_is_told_is_text() -> None:
+    head, _, body = exchange(b"GET /lab HTTP/1.1\r\nHost: x\r\n\r\n").partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert f"Content-Length: {len(body)}".encode() in head
+    assert b"the key &lt;changed&gt;" in body
+    assert b"a &amp; b" in body
+
+
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01", b"", b"GET / HTT"])
+def test_who_does_not_ask_in_http_is_hung_up_on(sent: bytes) -> None:
+    assert exchange(sent) == b""
+
+
+def test_a_port_that_is_taken_gives_way_to_the_next() -> None:
+    with listen_near(20000) as first:
+        port = first.getsockname()[1]
+        with listen_near(port) as second:
+            assert second.getsockname()[1] > port
+    with pytest.raises(r.RemoteFailedError, match="no port from 65536"):
+        listen_near(65536)
+
+
+# --- what ssh calls an environment ----------------------------------------------------------------
+
+
+def test_two_places_of_one_host_have_two_aliases(tmp_path: Path) -> None:
+    environ = {"GPUENV_STATE_DIR": str(tmp_path)}
+
+    def alias(place: str, host: str = "gpu01", name: str = "x") -> str:
+        files = EnvironmentFiles.of(name, environ=environ, place=place)
+        chosen = choose_alias(environ, files, name=name, host=host, place=place)
+        files.write(files.ssh_config_path, f"# ours\nHost {chosen}\n    Port 2222\n")
+        return chosen
+
+    assert alias("alice@gpu01") == "gpuenv-x.gpu01"
+    assert alias("bob@gpu01") == "gpuenv-x.bob-gpu01"
+    assert alias("gpu01") == "gpuenv-x.gpu01-2"
+    assert alias("bob@gpu01") == "gpuenv-x.bob-gpu01", "it stays what it is"
+    assert alias("", host="") == "gpuenv-x"
+    assert alias("", host="", name="x.gpu01") == "gpuenv-x.gpu01-3"
+
+
+# --- its GPUs -----------------------------------------------------------------------------------
+
+NVML = {
+    "load": {"error": None},
+    "init": 0,
+    "driver": "580.65.06",
+    "gpus": [
+        {
+            "index": 0, "handle": None, "uuid": "GPU-a", "name": "H100", "minor": 3,
+            "capability": "9.0", "memory": {"total": 80, "used": 7},
+            "mig": {"instances": [{"uuid": "MIG-1"}, {"uuid": {"nvml": 3}}]},
+        },
+        {"index": 1, "handle": {"nvml": 15}},
+        {
+            "index": 2, "handle": None, "uuid": "GPU-c", "name": {"nvml": 999},
+            "capability": {"nvml": 3}, "memory": {"nvml": 3}, "mig": {"nvml": 3},
+            "minor": {"nvml": 3},
+        },
+    ],
+}  # fmt: skip
+
+
+def test_what_fits_is_chosen_by_the_gpus_that_a_host_tells() -> None:
+    host = host_gpus_told(NVML, place="gpu01")
+    assert str(host.driver_release) == "580.65.06"
+    assert [(gpu.asked, str(gpu.compute_capability)) for gpu in host.gpus] == [("H100", "9.0")]
+    assert host.found_via == "NVML on gpu01; GPU 2 does not answer"
+
+
+def test_an_inventory_lists_what_can_be_named() -> None:
+    nodes = {"nodes": {"/dev/nvidia3": {"errno": None}, "/dev/nvidia-uvm": {"errno": "ENOENT"}}}
+    told = inventory_told(NVML, nodes, place="gpu01")
+    assert told.nodes == ("/dev/nvidia3",)
+    first, second = told.gpus
+    assert first == HostGpu(
+        device_index=0, uuid="GPU-a", name="H100", minor=3, memory_bytes=80, memory_used_bytes=7,
+        mig_uuids=("MIG-1",),
+    )  # fmt: skip
+    assert second == HostGpu(device_index=2, uuid="GPU-c")
+
+
+@pytest.mark.parametrize(
+    ("nvml", "why"),
+    [
+        ({"load": {"error": "not found"}, "gpus": []}, "gpu01: no NVIDIA driver is installed"),
+        ({"load": {}, "init": 9, "gpus": []}, "gpu01: NVML does not start there (code 9)"),
+        ({"load": {}, "init": 0, "gpus": []}, "gpu01: NVML lists no GPU"),
+        ({}, "gpu01: NVML lists no GPU"),
+    ],
+)
+def test_a_host_without_gpus_says_why(nvml: dict[str, object], why: str) -> None:
+    assert host_gpus_told(nvml, place="gpu01").found_via == why
+    assert inventory_told(nvml, {}, place="gpu01").why == why
+
+
+@pytest.mark.subprocess
+def test_a_python_is_found_by_a_shell_that_takes_no_line_breaks(tmp_path: Path) -> None:
+    line = remote_line(None)
+    assert "\n" not in line
+    folder = tmp_path / "an env"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    code = b"import sys; print(sys.stdin.buffer.read().decode())".hex().encode()
+    for found in (line, remote_line(str(folder)), remote_line("~/an env")):
+        done = run_program(
+            ("sh", "-c", found), timeout_s=30, stdin=code + b"\n{}",
+            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        )  # fmt: skip
+        assert (done.exit_code, done.stdout) == (0, "{}\n"), done.stderr
+    gone = run_program(("sh", "-c", remote_line("/no/such")), timeout_s=30)
+    assert gone.exit_code == 87
 
 
 def test_a_process_of_another_kind_keeps_no_tunnel(tmp_path: Path) -> None:
