@@ -363,7 +363,7 @@ def find_or_start(
     existing = find_environment(engine, name, kind="jupyter", owner=owner)
     if existing is None:
         return start(), False
-    if anew:
+    if anew or existing.cut_off:
         remove_environment(engine, existing)
         return start(), False
     require_as_asked(existing, asked, image_id=image_id)

@@ -30,6 +30,7 @@ from gpuenv.containers.identity import (
 )
 from gpuenv.containers.plan import Note
 from gpuenv.engine.errors import (
+    ContainerNotRunningError,
     EngineTimeoutError,
     ImageInUseError,
     NameTakenError,
@@ -63,6 +64,11 @@ class Environment:
     def running(self) -> bool:
         """Whether it runs now."""
         return self.container.running
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether gpuenv was killed before it was started: files may be missing in it."""
+        return self.container.state == "created"
 
 
 # --- making --------------------------------------------------------------------------------------
@@ -374,9 +380,18 @@ def start_stopped(engine: ContainerEngine, environment: Environment) -> Containe
     """Start a stopped environment as it was, on the port it had.
 
     Raises:
+        ContainerNotRunningError: It never ran.
         PortTakenError: Somebody else has its port by now.
     """
     name, kind = environment.identity.name, environment.identity.kind
+    if environment.cut_off:
+        raise ContainerNotRunningError(
+            f"the start of {name} was cut off",
+            why="its container was made and never ran, so files may be missing in it",
+            fix=f"gpuenv rm {name}"
+            if kind == "run"
+            else f"gpuenv {kind} --name {name} makes it anew",
+        )
     try:
         return engine.start(environment.container.id)
     except PortTakenError as taken:

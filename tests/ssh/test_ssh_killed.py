@@ -116,3 +116,38 @@ def test_a_terminal_is_given_back_as_it_was(seat: Seat) -> None:
     assert termios.tcgetattr(follower) == before
     os.close(follower)
     os.close(leader)
+
+
+# Between making the container and putting its files in.
+_KILLED = """\
+import os, signal, sys
+from gpuenv.engine.docker import DockerEngine
+DockerEngine.put_files = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from gpuenv.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("command", ["ssh", "jupyter"])
+def test_a_start_that_was_killed_half_way_is_begun_anew(seat: Seat, command: str) -> None:
+    name = f"{seat.name}-half"
+    words = (command, "--name", name, "--image", seat.image, "--no-caches", "--json")
+    words = (*words, "--detach") if command == "ssh" else words
+    killed = subprocess.run(
+        [sys.executable, "-c", _KILLED, *words],
+        stdin=subprocess.DEVNULL, capture_output=True, cwd=seat.workspace, check=False,
+        env=dict(seat.environ), timeout=60,
+    )  # fmt: skip
+    try:
+        assert killed.returncode == -signal.SIGKILL
+        (left,) = seat.engine.containers(labels={"org.gpuenv.name": name})
+        assert left.state == "created"
+        assert seat.gpuenv("start", name, "--json").slug == "container-not-running"
+        anew = seat.gpuenv(*words).data
+        assert not anew["found"]
+        (running,) = seat.engine.containers(labels={"org.gpuenv.name": name})
+        assert running.running
+        assert running.id != left.id
+    finally:
+        for container in seat.engine.containers(labels={"org.gpuenv.name": name}):
+            seat.engine.remove(container.id, force=True)

@@ -31,12 +31,14 @@ from gpuenv.containers.lifecycle import (
     select_environments,
     start_on_free_port,
     start_planned,
+    start_stopped,
     taken_gpus,
 )
 from gpuenv.containers.plan import ContainerPlan, ContainerWish, LaunchFacts, plan_container
 from gpuenv.containers.ready import wait_ready
 from gpuenv.containers.usage import UsageMeter, parse_cgroup, probe_containers_of, share_gpus
 from gpuenv.engine.errors import (
+    ContainerNotRunningError,
     EngineTimeoutError,
     NameTakenError,
     PortTakenError,
@@ -270,6 +272,22 @@ def test_environments_are_found_by_name_kind_and_owner(engine: FakeEngine) -> No
     for word in ("", "x", "training"):
         with pytest.raises(EnvironmentNotFoundError):
             kinds(word)
+
+
+def test_one_whose_start_was_cut_off_is_not_started_as_it_is(engine: FakeEngine) -> None:
+    """Gpuenv was killed between making the container and putting its files in."""
+    for kind, fix in (("ssh", "gpuenv ssh --name train"), ("run", "gpuenv rm train")):
+        engine.create(plan(engine, kind=kind).spec)
+        cut_off = find_environment(engine, "train", kind=kind, owner=1000)
+        assert cut_off is not None
+        assert cut_off.cut_off
+        with pytest.raises(ContainerNotRunningError, match="cut off") as caught:
+            start_stopped(engine, cut_off)
+        assert caught.value.fix.startswith(fix)
+    start_planned(engine, plan(engine, kind="jupyter"), on_note=silent)
+    whole = find_environment(engine, "train", kind="jupyter", owner=1000)
+    assert whole is not None
+    assert not whole.cut_off
 
 
 def test_gpus_of_running_environments_are_taken(engine: FakeEngine) -> None:
