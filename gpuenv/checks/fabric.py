@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuenv.checks.model import Check, Level
 from gpuenv.checks.say import Results, Say, fix, group, in_mib, integer, probe, rows, seen, text
 from gpuenv.checks.scene import in_container, is_virtual, nvml_gpus, pci_gpus
+from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,7 @@ _LEFTOVERS = (
 _HARMLESS = ("", "0")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
     """A variable's value and the configuration file it stands in, empty for the environment."""
 
@@ -59,10 +59,12 @@ def _settings(facts: Facts) -> dict[str, _Setting]:
     found: dict[str, _Setting] = {}
     files = group(env, "nccl_conf")
     for path in files:
-        found |= {key: _Setting(str(value), path) for key, value in group(files, path).items()}
+        found |= {
+            key: _Setting(value=str(value), file=path) for key, value in group(files, path).items()
+        }
     variables = group(env, "variables")
     found |= {
-        key: _Setting(str(value))
+        key: _Setting(value=str(value))
         for key, value in variables.items()
         if key.startswith(("NCCL_", "GLOO_"))
     }
@@ -334,7 +336,11 @@ def check_acs(facts: Facts) -> Results:
             evidence=[seen("ACS control", ", ".join(on[:6]))],
             fixes=[
                 fix("host", "switch ACS off in the BIOS"),
-                fix("host", "or until the next boot, as root", "setpci -s BDF ECAP_ACS+6.w=0000"),
+                fix(
+                    "host",
+                    "or until the next boot, as root",
+                    " && ".join(f"setpci -s {bdf} ECAP_ACS+6.w=0000" for bdf in on),
+                ),
             ],
             confidence="likely",
         )
@@ -371,7 +377,7 @@ def check_shm(facts: Facts) -> Results:
         )
     evidence = [seen("statvfs /dev/shm", f"{in_mib(free)} free of {in_mib(size)}")]
     more = [
-        fix("container", "give it more", "docker run --shm-size=8g ...   (or --ipc=host)"),
+        fix("container", "give it more", "docker run --shm-size=8g ..."),
         fix("container", "in Kubernetes, mount an emptyDir with medium: Memory at /dev/shm"),
     ]
     if free < _SHM_SEGMENT:
@@ -416,8 +422,8 @@ def check_memlock(facts: Facts) -> Results:
                 fix("container", "lift it", "docker run --ulimit memlock=-1 ..."),
                 fix(
                     "host",
-                    "or for users, in /etc/security/limits.conf",
-                    "echo '* - memlock unlimited'",
+                    "or for all users, from their next login on",
+                    "echo '* - memlock unlimited' > /etc/security/limits.d/memlock.conf",
                 ),
             ],
         )

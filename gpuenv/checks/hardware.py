@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 from gpuenv.checks.model import Check, Level
 from gpuenv.checks.nvml import RECOVERY_ACTIONS
 from gpuenv.checks.say import Results, Say, fix, group, integer, number, probe, rows, seen, text
-from gpuenv.checks.scene import gpu_label, in_container, nvml_gpus
+from gpuenv.checks.scene import gpu_label, in_container, nvml_gpus, smi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gpuenv.checks.model import Facts
+    from gpuenv.checks.model import Facts, Fix
 
-_RESET = fix("host", "end what uses it and reset it", "nvidia-smi --gpu-reset -i INDEX")
 _EXCHANGE = fix("host", "have the GPU exchanged")
 
 # Source: Azure HPC health checks (remapped rows, retired pages, ECC), conf of 2026-05.
@@ -29,6 +28,10 @@ XID_APPLICATION = frozenset({13, 31, 43, 45, 68, 69})
 XID_RESET = frozenset({46, 48, 62, 64, 74, 95, 109, 119, 120, 136, 140, 143, 154})
 XID_POWER = frozenset({79})
 XID_NOTICE = frozenset({63, 92, 94})
+
+
+def _reset(gpu: Mapping[str, object]) -> Fix:
+    return fix("host", "end what uses it and reset it", smi("--gpu-reset", gpu))
 
 
 def _each(facts: Facts, say: Say) -> tuple[tuple[Mapping[str, object], Say], ...]:
@@ -78,7 +81,7 @@ def check_remap(facts: Facts) -> Results:
                     "a row of its memory waits to be replaced at the next reset",
                     why="until then the broken row is in use",
                     evidence=evidence,
-                    fixes=[_RESET],
+                    fixes=[_reset(gpu)],
                 )
             )
     if found:
@@ -116,7 +119,7 @@ def check_retired(facts: Facts) -> Results:
                 one.warn(
                     "a page of its memory waits to be retired at the next reset",
                     evidence=evidence,
-                    fixes=[_RESET],
+                    fixes=[_reset(gpu)],
                 )
             )
     if found:
@@ -154,7 +157,7 @@ def check_ecc(facts: Facts) -> Results:
                     "started",
                     why="results computed since may be wrong, and processes were ended by it",
                     evidence=evidence,
-                    fixes=[_RESET, _EXCHANGE],
+                    fixes=[_reset(gpu), _EXCHANGE],
                 )
             )
         elif corrected > _CORRECTED_LIMIT:
@@ -192,7 +195,7 @@ def check_ecc_mode(facts: Facts) -> Results:
                 one.warn(
                     f"ECC is switched {'on' if mode[1] else 'off'} at the next reset",
                     evidence=[seen("ECC", f"now {mode[0]}, pending {mode[1]}")],
-                    fixes=[_RESET],
+                    fixes=[_reset(gpu)],
                 )
             )
         elif not mode[0] and not any(word in name for word in ("GeForce", "RTX", "Quadro")):
@@ -200,7 +203,7 @@ def check_ecc_mode(facts: Facts) -> Results:
                 one.warn(
                     "ECC is off on a data-center GPU: a flipped bit goes unnoticed",
                     evidence=[seen("ECC", "off"), seen("name", name)],
-                    fixes=[fix("host", "switch it on and reset", "nvidia-smi -e 1 -i INDEX")],
+                    fixes=[fix("host", "switch it on and reset", smi("-e 1", gpu))],
                 )
             )
     if found:
@@ -230,7 +233,7 @@ def check_xid(facts: Facts) -> Results:
     results = [
         found
         for (code, bdf), xid in recent.items()
-        if (found := _judge_xid(say.of(f"Xid {code} {bdf}".strip()), code, text(xid, "text")))
+        if (found := _judge_xid(say.of(f"Xid {code} {bdf}".strip()), code, text(xid, "text"), bdf))
     ]
     if results:
         return _join(results)
@@ -239,7 +242,8 @@ def check_xid(facts: Facts) -> Results:
     return say.ok("no Xid in the kernel's log")
 
 
-def _judge_xid(one: Say, code: int, words: str) -> Results:
+def _judge_xid(one: Say, code: int, words: str, bdf: str) -> Results:
+    gpu = {"bdf": bdf}
     evidence = [seen("kernel log", f"NVRM: Xid {code}: {words}")]
     if code in XID_APPLICATION:
         return one.warn(
@@ -253,7 +257,7 @@ def _judge_xid(one: Say, code: int, words: str) -> Results:
         return one.warn(
             "a memory error was contained; restart the program it ended",
             evidence=evidence,
-            fixes=[fix("project", "start the program again"), _RESET],
+            fixes=[fix("project", "start the program again"), _reset(gpu)],
             confidence="likely",
         )
     if code in XID_POWER:
@@ -268,7 +272,7 @@ def _judge_xid(one: Say, code: int, words: str) -> Results:
             "the GPU needs a reset",
             why="the driver, its firmware or the memory ran into an error it cannot mend in use",
             evidence=evidence,
-            fixes=[_RESET, fix("host", "when it comes again, reboot, then exchange the GPU")],
+            fixes=[_reset(gpu), fix("host", "when it comes again, reboot, then exchange the GPU")],
             confidence="likely",
         )
     return one.warn(
@@ -323,7 +327,7 @@ def check_power_limit(facts: Facts) -> Results:
                     f"limited to {limit:.0f} W of {usual:.0f} W: slower under load",
                     evidence=[seen("enforced power limit", f"{limit:.0f} W, usual {usual:.0f} W")],
                     fixes=[
-                        fix("host", "give it back", f"nvidia-smi -pl {usual:.0f} -i INDEX"),
+                        fix("host", "give it back", smi(f"-pl {usual:.0f}", gpu)),
                     ],
                 )
             )
@@ -352,7 +356,7 @@ def check_clocks(facts: Facts) -> Results:
                 one.warn(
                     f"application clocks are set to {clock:.0f} MHz, {usual:.0f} MHz is usual",
                     evidence=[seen("application clocks", f"{clock:.0f} MHz")],
-                    fixes=[fix("host", "give them back", "nvidia-smi -rac -i INDEX")],
+                    fixes=[fix("host", "give them back", smi("-rac", gpu))],
                 )
             )
     if found:

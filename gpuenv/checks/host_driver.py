@@ -395,7 +395,12 @@ def _closed_results(
                     why="the service or session this runs in has a device policy",
                     evidence=[seen(f"open {path}", errno) for path in paths],
                     fixes=[
-                        fix("host", "allow it in the unit", "DeviceAllow=char-nvidia-frontend rw")
+                        fix(
+                            "host",
+                            "allow it in the service's unit: systemctl edit the unit, and add "
+                            "below [Service]",
+                            "DeviceAllow=char-nvidia-frontend rw",
+                        )
                     ],
                 )
             )
@@ -419,15 +424,24 @@ def _denied_by_mode(facts: Facts, say: Say, paths: list[str]) -> Results:
     selinux = bool(probe(facts, "host.nodes").get("selinux"))
     owned = f"mode {first.get('mode')}, uid {first.get('uid')}, gid {first.get('gid')}"
     fixes = [
-        fix("host", "let everybody open them", "nvidia-modprobe; options NVreg_DeviceFileMode=0666")
+        fix(
+            "host",
+            "let everybody open them, from the next load of the driver on",
+            "echo 'options nvidia NVreg_DeviceFileMode=0666' > /etc/modprobe.d/nvidia-mode.conf",
+        )
     ]
     if in_container(facts):
         fixes = [
             fix(
                 "container",
-                "keep the caller's groups (rootless podman), or add the nodes' group",
-                f"--group-add keep-groups   or   --group-add {first.get('gid')}",
-            )
+                "with rootless podman, keep the caller's groups",
+                "podman run --group-add keep-groups ...",
+            ),
+            fix(
+                "container",
+                "else add the nodes' group",
+                f"docker run --group-add {first.get('gid')} ...",
+            ),
         ]
         if selinux:
             fixes.append(

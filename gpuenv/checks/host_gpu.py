@@ -36,6 +36,7 @@ from gpuenv.checks.scene import (
     nvml_gpus,
     pci_gpus,
     short_bdf,
+    smi,
 )
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def check_fields(facts: Facts) -> Results:
                         seen(f"NVML {field}", nvml_name(code or 0)) for field, code in codes.items()
                     ],
                     fixes=[
-                        fix("host", "reset this GPU", "nvidia-smi --gpu-reset -i INDEX"),
+                        fix("host", "reset this GPU", smi("--gpu-reset", gpu)),
                         fix("host", "if that does not help, switch the machine off and on"),
                     ],
                 )

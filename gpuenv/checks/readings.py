@@ -47,7 +47,7 @@ _HEADERS = fix("image", "install the headers of this Python", "apt-get install -
 _EXECUTABLE_TMP = fix(
     "container",
     "point the caches to a folder from which files may be mapped as code",
-    "export TMPDIR=... TORCHINDUCTOR_CACHE_DIR=... TRITON_CACHE_DIR=...",
+    "export TMPDIR=/var/tmp TORCHINDUCTOR_CACHE_DIR=/var/tmp/inductor TRITON_CACHE_DIR=/var/tmp/triton",
 )
 
 READINGS: tuple[Reading, ...] = (
@@ -352,7 +352,13 @@ READINGS: tuple[Reading, ...] = (
         fragment="is not defined for option 'gpu-name'",
         why="Triton's ptxas is older than the GPU",
         suspects=("cc.ptxas",),
-        fixes=(fix("image", "use a newer ptxas", "export TRITON_PTXAS_PATH=..."),),
+        fixes=(
+            fix(
+                "image",
+                "use the toolkit's ptxas",
+                "export TRITON_PTXAS_PATH=/usr/local/cuda/bin/ptxas",
+            ),
+        ),
         confidence="certain",
     ),
     Reading(

@@ -404,7 +404,8 @@ def check_uvm_granted(facts: Facts) -> Results:
                 fix(
                     "container",
                     "pass the nodes explicitly",
-                    "docker run --gpus all --device /dev/nvidia-uvm --device /dev/nvidia-uvm-tools",
+                    "docker run --gpus all "
+                    "--device /dev/nvidia-uvm --device /dev/nvidia-uvm-tools ...",
                 ),
                 fix("container", "or use CDI", "docker run --device nvidia.com/gpu=all ..."),
                 fix("host", "make sure it is loaded before", "nvidia-modprobe -u -c=0"),
@@ -535,7 +536,9 @@ def check_cgroup_risk(facts: Facts) -> Results:
                 seen("/dev/char", words(probe(facts, "host.nodes"), "char_links") or "no 195:*"),
             ],
             fixes=[
-                fix("container", "start them with CDI", "docker run --device nvidia.com/gpu=all"),
+                fix(
+                    "container", "start them with CDI", "docker run --device nvidia.com/gpu=all ..."
+                ),
                 fix(
                     "host",
                     "make the links systemd looks for",

@@ -53,6 +53,16 @@ def gpu_label(gpu: Mapping[str, Any]) -> str:
     return f"GPU {gpu.get('index', gpu.get('ordinal', '?'))}"
 
 
+def smi(options: str, gpu: Mapping[str, Any]) -> str:
+    """Return a command of nvidia-smi for one GPU, by its index or its address on the bus."""
+    which = gpu.get("index", gpu.get("bdf"))
+    if isinstance(which, str) and which.count(":") == 1:
+        which = f"0000:{which}"
+    elif isinstance(which, str) and which and "." not in which:
+        which = f"{which}.0"
+    return f"nvidia-smi {options}" + ("" if which in {None, ""} else f" -i {which}")
+
+
 def nodes(facts: Facts) -> dict[str, Mapping[str, Any]]:
     """Return the device nodes by path."""
     found = group(probe(facts, "host.nodes"), "nodes")

@@ -19,7 +19,7 @@ from gpuenv.checks.say import (
     seen,
     text,
 )
-from gpuenv.checks.scene import gpu_label, nvml_gpus
+from gpuenv.checks.scene import gpu_label, nvml_gpus, smi
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -167,8 +167,8 @@ def check_mig(facts: Facts) -> Results:
                     "MIG is on and no instance exists: CUDA sees no GPU",
                     evidence=[seen("MIG mode", "enabled"), seen("instances", 0)],
                     fixes=[
-                        fix("host", "make one", "nvidia-smi mig -cgi 0 -C -i INDEX"),
-                        fix("host", "or switch MIG off", "nvidia-smi -mig 0 -i INDEX"),
+                        fix("host", "make one", smi("mig -cgi 0 -C", gpu)),
+                        fix("host", "or switch MIG off", smi("-mig 0", gpu)),
                     ],
                 )
             )
@@ -177,7 +177,7 @@ def check_mig(facts: Facts) -> Results:
                 one.warn(
                     f"MIG changes to {'on' if pending else 'off'} at the next reset",
                     evidence=[seen("MIG mode", f"{current}, pending {pending}")],
-                    fixes=[fix("host", "reset the GPU", "nvidia-smi --gpu-reset -i INDEX")],
+                    fixes=[fix("host", "reset the GPU", smi("--gpu-reset", gpu))],
                 )
             )
     if results:
@@ -227,7 +227,7 @@ def check_compute_mode(facts: Facts) -> Results:
                 one.fail(
                     "is closed to computing (compute mode prohibited)",
                     evidence=[seen("compute mode", mode)],
-                    fixes=[fix("host", "open it", "nvidia-smi -c 0 -i INDEX")],
+                    fixes=[fix("host", "open it", smi("-c 0", gpu))],
                 )
             )
         elif mode == COMPUTE_MODE_EXCLUSIVE and users:
@@ -237,7 +237,7 @@ def check_compute_mode(facts: Facts) -> Results:
                     why="others get: all CUDA-capable devices are busy or unavailable (46)",
                     evidence=[seen("compute mode", "exclusive process"), seen("processes", users)],
                     fixes=[
-                        fix("host", "share it", "nvidia-smi -c 0 -i INDEX"),
+                        fix("host", "share it", smi("-c 0", gpu)),
                         fix("host", "or end the process that has it", "nvidia-smi"),
                     ],
                 )
@@ -247,7 +247,7 @@ def check_compute_mode(facts: Facts) -> Results:
                 one.warn(
                     "is reserved for one process at a time",
                     evidence=[seen("compute mode", "exclusive process")],
-                    fixes=[fix("host", "share it", "nvidia-smi -c 0 -i INDEX")],
+                    fixes=[fix("host", "share it", smi("-c 0", gpu))],
                 )
             )
     if results:

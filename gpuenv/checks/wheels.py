@@ -485,6 +485,8 @@ def check_duplicates(facts: Facts) -> Results:
         wrong = [
             name for name in words(first, "dists") if wheel and not name.endswith(f"-cu{wheel[0]}")
         ]
+        both = words(first, "dists")
+        right = [name for name in both if name not in wrong]
         return say.fail(
             f"{dists} are both installed and own the same file",
             why="whichever was installed last has overwritten the other's library: undefined "
@@ -498,8 +500,8 @@ def check_duplicates(facts: Facts) -> Results:
                 fix(
                     _side(facts),
                     "remove the wrong one and install the right one anew",
-                    f"pip uninstall {' '.join(wrong) or dists}"
-                    " && pip install --force-reinstall --no-deps THE-OTHER",
+                    f"pip uninstall --yes {' '.join(wrong or both)} && "
+                    f"pip install --force-reinstall --no-deps {' '.join(right or both)}",
                 )
             ],
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -255,6 +256,22 @@ def test_an_old_driver_does_not_hide_an_unready_fabric() -> None:
     case = next(case for case in FAULTS if case.id == "driver-too-old-hides-802")
     causes = [cause.result.id for cause in _diagnosis(case).causes]
     assert causes == ["host.fabricmanager", "drv.cuda"]
+
+
+@pytest.mark.parametrize("case", FAULTS, ids=lambda case: case.id)
+def test_a_command_to_copy_is_only_the_command(case: Case) -> None:
+    commands = {
+        fix.command
+        for cause in _diagnosis(case).causes
+        for result in (cause.result, *cause.consequences)
+        for fix in result.fixes
+        if fix.command
+    }
+    for command in commands:
+        parts = shlex.split(command)
+        assert "  " not in command
+        assert not {"or", "and", "then", "INDEX", "BDF", "THE-OTHER"} & set(parts), command
+        assert not any(part.endswith("=...") for part in parts), command
 
 
 def test_the_fix_for_a_wheel_without_code_names_one_that_has_it() -> None:
