@@ -15,6 +15,7 @@ from typing_extensions import Self
 from gpuenv.engine import errors as e
 from gpuenv.engine.connect import connect
 from gpuenv.engine.status import probe_status
+from gpuenv.errors import EngineUnavailableError
 
 
 def test_ssh_needs_a_transport_and_closes_it_again(tmp_path: Path) -> None:
@@ -27,6 +28,9 @@ def test_ssh_needs_a_transport_and_closes_it_again(tmp_path: Path) -> None:
 
         def close(self) -> None:
             self.closed = True
+
+        def explain(self, error: EngineUnavailableError) -> EngineUnavailableError:
+            return error
 
     forwarded = Forwarded()
     with pytest.raises(e.EngineSocketMissingError):
