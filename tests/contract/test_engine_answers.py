@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from typing_extensions import Self
@@ -15,7 +16,9 @@ from typing_extensions import Self
 from gpuenv.engine import errors as e
 from gpuenv.engine.connect import connect
 from gpuenv.engine.status import probe_status
-from gpuenv.errors import EngineUnavailableError
+
+if TYPE_CHECKING:
+    from gpuenv.errors import EngineUnavailableError
 
 
 def test_ssh_needs_a_transport_and_closes_it_again(tmp_path: Path) -> None:
