@@ -232,13 +232,17 @@ class InternalError(GpuenvError):
 
 
 class NoSpaceError(ConfigurationError):
-    """A disk is full, where the output or one of gpuenv's own files goes."""
+    """A disk is full or read-only, where the output or one of gpuenv's own files goes."""
 
     slug = "no-space"
 
 
 def _no_space(error: Exception) -> NoSpaceError | None:
-    if not isinstance(error, OSError) or error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+    if not isinstance(error, OSError) or error.errno not in {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EROFS,
+    }:
         return None
     return NoSpaceError(
         f"cannot write {error.filename or 'the output'}",

@@ -47,7 +47,8 @@ _HEADERS = fix("image", "install the headers of this Python", "apt-get install -
 _EXECUTABLE_TMP = fix(
     "container",
     "point the caches to a folder from which files may be mapped as code",
-    "export TMPDIR=/var/tmp TORCHINDUCTOR_CACHE_DIR=/var/tmp/inductor TRITON_CACHE_DIR=/var/tmp/triton",
+    "export TMPDIR=/var/tmp TORCHINDUCTOR_CACHE_DIR=/var/tmp/inductor "
+    "TRITON_CACHE_DIR=/var/tmp/triton",
 )
 
 READINGS: tuple[Reading, ...] = (

@@ -180,14 +180,21 @@ def up(environ: Mapping[str, str], *, say: Callable[[str], None]) -> PrivateEngi
         _clear(known)
     _require_programs(say)
     plan = plan_up(environ)
-    return _start(plan, environ, say)
+    try:
+        return _start(plan, environ, say)
+    except OSError as exc:
+        raise PrivateEngineError(
+            f"the private engine cannot use {exc.filename or plan.record.parent}",
+            why=exc.strerror or str(exc),
+            fix="make room or give write permission; GPUENV_STATE_DIR names another folder",
+        ) from exc
 
 
 def _start(
     plan: PrivatePlan, environ: Mapping[str, str], say: Callable[[str], None]
 ) -> PrivateEngine:
-    make_private_dir(plan.run_dir)
     make_private_dir(plan.data_dir.parent)
+    make_private_dir(plan.run_dir)
     plan.data_dir.mkdir(mode=0o711, exist_ok=True)
     for stale in ("docker.sock", "docker.pid"):
         (plan.run_dir / stale).unlink(missing_ok=True)

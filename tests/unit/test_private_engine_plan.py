@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpuenv.engine import private
 from gpuenv.engine.errors import PrivateEngineError
 from gpuenv.engine.private import PrivateEngine, is_helper, is_inside, load_record, plan_up
 from gpuenv.engine.private_net import firewall_rules, parse_routes, plan_network
@@ -129,3 +130,15 @@ def test_a_broken_record_is_no_engine(tmp_path: Path, content: str) -> None:
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "engine.json").write_text(content)
     assert load_record(environ) is None
+
+
+def test_a_state_folder_that_cannot_be_used_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(private.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(private, "_require_programs", lambda _say: None)
+    environ = {"GPUENV_STATE_DIR": str(tmp_path / "file" / "state")}
+    with pytest.raises(PrivateEngineError, match=r"cannot use .*state") as caught:
+        private.up(environ, say=lambda _: None)
+    assert caught.value.why == "Not a directory"
