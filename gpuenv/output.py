@@ -33,10 +33,17 @@ Status = Literal["success", "partial", "error"]
 
 
 def _wants_colour(stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Decide on colour for one stream.
+
+    Source:
+        no-color.org, force-color.org and bixense.com/clicolors, where they differ in this order.
+    """
     if environ.get("NO_COLOR"):
         return False
-    if environ.get("FORCE_COLOR"):
+    if environ.get("FORCE_COLOR") or environ.get("CLICOLOR_FORCE", "0") not in {"", "0"}:
         return True
+    if environ.get("CLICOLOR") == "0":
+        return False
     return stream.isatty() and environ.get("TERM") != "dumb"
 
 
@@ -90,11 +97,16 @@ class Output:
             file=stream,
             force_terminal=colour,
             no_color=not colour,
+            # Colour that is forced counts on a dumb terminal too, which Rich would not have.
+            color_system="standard" if colour and self._is_dumb() else "auto",
             highlight=False,
             width=width,
             # Rich would take any number for a width, 0 as well.
             _environ={k: v for k, v in self._environ.items() if k != "COLUMNS"},
         )
+
+    def _is_dumb(self) -> bool:
+        return self._environ.get("TERM", "dumb") in {"dumb", "unknown"}
 
     def table(self, table: Table) -> None:
         """Print a table on standard output, in full where no terminal sets a width."""

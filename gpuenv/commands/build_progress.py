@@ -68,7 +68,7 @@ def _display(out: Output, mode: str) -> Iterator[Callable[[BuildEvent], None]]:
         yield lambda event: _print_json(console, event)
         return
     view = BuildView(time.monotonic)
-    if mode == "auto" and console.is_terminal and out.verbosity == 0:
+    if mode == "auto" and console.file.isatty() and out.verbosity == 0:
         with _live(console, view) as on_event:
             yield on_event
     else:

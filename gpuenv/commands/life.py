@@ -468,7 +468,7 @@ def _live(site: Site, meter: UsageMeter, *, interval: float, everybody: bool) ->
 
     console = output.current().console()
     try:
-        with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
+        with Live(console=console, screen=console.file.isatty(), auto_refresh=False) as live:
             while True:
                 uses, gpus = meter.read(_mine(site, everybody=everybody))
                 live.update(_use_table(uses, gpus), refresh=True)

@@ -93,6 +93,16 @@ class Terminal(io.StringIO):
         return True
 
 
+def test_forced_colour_makes_no_live_display_in_a_pipe() -> None:
+    stderr = io.StringIO()
+    out = CommandOutput(stderr=stderr, environ={"TERM": "xterm", "FORCE_COLOR": "1"})
+    with show_build(out, "auto") as on_event:
+        for event in EVENTS:
+            on_event(event)
+    assert "\x1b" not in stderr.getvalue()
+    assert "RUN uv pip install torch" in stderr.getvalue()
+
+
 def test_a_terminal_keeps_one_line_a_step() -> None:
     stderr = Terminal()
     out = CommandOutput(stderr=stderr, environ={"COLUMNS": "80", "TERM": "xterm", "NO_COLOR": "1"})

@@ -205,6 +205,37 @@ def test_what_names_no_image_and_no_container_never_reaches_the_engine(
     assert "is not the name of" in said
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environ", "piped", "on_a_terminal"),
+    [
+        ({"TERM": "xterm"}, False, True),
+        ({"TERM": "dumb"}, False, False),
+        ({"TERM": "xterm", "NO_COLOR": "1", "FORCE_COLOR": "1"}, False, False),
+        ({"TERM": "xterm", "NO_COLOR": ""}, False, True),
+        ({"TERM": "dumb", "FORCE_COLOR": "1"}, True, True),
+        ({"FORCE_COLOR": "1"}, True, True),
+        ({"TERM": "xterm", "CLICOLOR_FORCE": "1"}, True, True),
+        ({"TERM": "xterm", "CLICOLOR_FORCE": "0"}, False, True),
+        ({"TERM": "xterm", "CLICOLOR": "0"}, False, False),
+        ({"TERM": "xterm", "CLICOLOR": "0", "FORCE_COLOR": "1"}, True, True),
+    ],
+)
+def test_colour_is_decided_alike_for_both_streams(
+    environ: dict[str, str], piped: bool, on_a_terminal: bool
+) -> None:
+    for stream_class, coloured in ((io.StringIO, piped), (Terminal, on_a_terminal)):
+        stdout, stderr = stream_class(), stream_class()
+        out = output.Output(stdout=stdout, stderr=stderr, environ=environ)
+        out.warn("careful")
+        out.console().print("[red]red[/red]")
+        assert [("\x1b[" in it.getvalue()) for it in (stdout, stderr)] == [coloured] * 2
+
+
 def test_a_table_is_printed_in_full_where_no_terminal_sets_a_width() -> None:
     from rich.table import Table
 
