@@ -219,6 +219,12 @@ def find_by_request(engine: ContainerEngine, digest: str) -> BuiltImage | None:
     return _found(engine.images(labels={REQUEST_DIGEST: digest}))
 
 
+def find_by_id(engine: ContainerEngine, image_id: str) -> BuiltImage | None:
+    """Return a proven image by its id, if it is still there under a name."""
+    image = engine.image(image_id)
+    return None if image is None or BUILD_DIGEST not in image.labels else _found((image,))
+
+
 def find_by_plan(engine: ContainerEngine, plan: BuildPlan) -> BuiltImage | None:
     """Return the proven image of this plan, under all its names, if there is one."""
     found = _found(engine.images(labels={BUILD_DIGEST: plan.digest}))

@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gpuenv.build import (
     check_disk,
+    find_by_id,
     find_by_plan,
     find_by_request,
     plan_build,
@@ -28,6 +31,7 @@ from gpuenv.lockfile import LockUnavailableError
 from gpuenv.render import recipe_digest
 from gpuenv.sourcing import deliver, deliver_locked, settle_environment
 from gpuenv.spec import HostGpus, ImageRequest, ImageSpec
+from gpuenv.state import write_private_file
 from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
@@ -42,6 +46,8 @@ if TYPE_CHECKING:
     from gpuenv.matrix.model import BaseImage, Matrix
     from gpuenv.sourcing import Settled
     from gpuenv.spec import EnvironmentSpec, MatrixRequest
+
+_IMAGE_ID = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class Teller(Protocol):
@@ -89,6 +95,8 @@ class Workshop:
     Attributes:
         engine: ``None`` plans without one; then nothing local is known and nothing is built.
         root: The root of the file system whose apt lists name the mirror.
+        known: Folder that notes which image an order came to, where the image itself cannot say so:
+            it was built for another order with the same outcome, by an earlier gpuenv for example.
     """
 
     matrix: Matrix
@@ -97,6 +105,7 @@ class Workshop:
     engine: ContainerEngine | None = None
     host: HostGpus = field(default_factory=HostGpus)
     root: Path = Path("/")
+    known: Path | None = None
 
 
 def order_digest(order: ImageOrder, shop: Workshop) -> str:
@@ -130,7 +139,8 @@ def find_or_build(
     """
     engine = _engine_of(shop)
     again = order.refresh or order.no_cache
-    if not again and (image := find_by_request(engine, order_digest(order, shop))):
+    digest = order_digest(order, shop)
+    if not again and (image := find_by_request(engine, digest) or _known(digest, shop)):
         wanted = order.tags or image.tags[:1]
         for tag in wanted:
             if tag not in image.tags:
@@ -141,10 +151,32 @@ def find_or_build(
         )
     plan = plan_order(order, shop, get_base=True)
     if not order.no_cache and (image := find_by_plan(engine, plan)):
+        _note(digest, image, shop)
         return image
     check_disk(plan, engine.free_bytes())
     shop.tell.note(f"building {plan.ref}, which the next call finds")
     return run_build(plan, engine, on_event, no_cache=order.no_cache)
+
+
+def _known(digest: str, shop: Workshop) -> BuiltImage | None:
+    """Return the image that an order came to last time, if this engine still has it."""
+    if shop.known is None:
+        return None
+    try:
+        image_id = (shop.known / digest.rpartition(":")[2]).read_text("ascii")
+    except (OSError, ValueError):
+        return None
+    if not _IMAGE_ID.fullmatch(image_id):
+        return None
+    return find_by_id(_engine_of(shop), image_id)
+
+
+def _note(digest: str, image: BuiltImage, shop: Workshop) -> None:
+    """Note what an order came to; without the note the next call is slower and nothing else."""
+    if shop.known is not None:
+        with suppress(OSError):
+            path = shop.known / digest.rpartition(":")[2]
+            write_private_file(path, image.image_id.encode())
 
 
 def plan_order(order: ImageOrder, shop: Workshop, *, get_base: bool = False) -> BuildPlan:

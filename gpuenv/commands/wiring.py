@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpuenv import output
 from gpuenv.commands.options import asked_keys, host_for, load_chosen_matrix, read_request
+from gpuenv.state import cache_dir
 from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
@@ -200,6 +201,7 @@ def order_of(
         tell=out,
         engine=None if site is None else site.engine,
         host=host_for(asked.request) if site is None else site.host_gpus(asked.request),
+        known=cache_dir(os.environ) / "orders",
     )
     return order, shop
 

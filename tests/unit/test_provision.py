@@ -166,6 +166,34 @@ def test_an_image_of_the_same_order_is_found_without_asking_anybody(tmp_path: Pa
     assert engine.image("localhost/gpuenv/mine:1") is not None
 
 
+def test_an_order_that_came_to_a_known_image_asks_nobody_again(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    engine.add_image(BOOKWORM)
+    place = replace(shop(tmp_path, engine, "3.11"), known=tmp_path / "orders")
+    plan = plan_order(CPU, place)
+    engine.add_image(
+        plan.ref, labels={"org.gpuenv.build-digest": plan.digest, "org.gpuenv.spec": "{}"}
+    )
+    first = find_or_build(CPU, place, never)
+    assert first.found
+    for wheel in (tmp_path / "wheels").iterdir():
+        wheel.unlink()  # resolving would refuse now
+    again = find_or_build(CPU, place, never)
+    assert (again.image_id, again.found) == (first.image_id, True)
+    engine.untag(plan.ref, force=True)
+    with pytest.raises(UnsupportedCombinationError):
+        find_or_build(CPU, place, never)
+
+
+@pytest.mark.parametrize("noted", [b"", b"../../etc/passwd", b"\xff", b"sha256:" + b"0" * 64])
+def test_a_note_that_names_no_image_is_as_none(tmp_path: Path, noted: bytes) -> None:
+    place = replace(shop(tmp_path, FakeEngine()), known=tmp_path / "orders")
+    (tmp_path / "orders").mkdir()
+    (tmp_path / "orders" / order_digest(CPU, place).rpartition(":")[2]).write_bytes(noted)
+    with pytest.raises(UnsupportedCombinationError):
+        find_or_build(CPU, place, never)
+
+
 def test_an_image_without_a_name_was_not_proven_and_is_not_found(tmp_path: Path) -> None:
     engine = FakeEngine()
     place = shop(tmp_path, engine)
