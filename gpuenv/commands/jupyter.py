@@ -199,6 +199,7 @@ def jupyter(
             site.caller.uid,
             site.via(chosen),
         )
+        _require_tunnelled(site, server)
         workspace = None if url else read_workspace_at(site, launch, name=chosen, dry_run=dry_run)
         if dry_run:
             wish = _read_server(server, files, keep=False)
@@ -243,6 +244,23 @@ def jupyter(
 
         if not webbrowser.open(running.url):
             output.current().warn("no browser could be opened here; open the address yourself")
+
+
+def _require_tunnelled(site: Site, server: ServerFlags) -> None:
+    """Refuse an address of another host that its loopback does not lead to.
+
+    Raises:
+        UsageError: It is one.
+    """
+    from gpuenv.errors import UsageError
+
+    if site.remote is None or server.bind in {None, "127.0.0.1", "localhost", "0.0.0.0"}:  # noqa: S104
+        return
+    raise UsageError(
+        f"--bind {server.bind} cannot be reached through {site.remote.address.jump}",
+        why="the port of a server there comes here by a tunnel to its loopback",
+        fix="leave --bind out",
+    )
 
 
 def _plan(

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 State = Literal["opening", "open", "lost"]
 
 _PATIENCE_S = 90.0
+_END_WITHIN_S = 10.0
 _PAUSE_S = 0.05
 _LOOK_EVERY_S = 1.0
 _LONGEST_PAUSE_S = 30.0
@@ -163,11 +164,12 @@ def end_tunnel(files: EnvironmentFiles) -> None:
     known = load_tunnel(path)
     if known is None or not is_kept(path, known):
         return
-    with suppress(ProcessLookupError):
-        os.kill(known.pid, signal.SIGTERM)
-    deadline = time.monotonic() + _PATIENCE_S
-    while is_kept(path, known) and time.monotonic() < deadline:
-        time.sleep(_PAUSE_S)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.kill(known.pid, number)
+        deadline = time.monotonic() + _END_WITHIN_S
+        while is_kept(path, known) and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
 
 
 def _as_text(tunnel: Tunnel) -> str:

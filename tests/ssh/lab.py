@@ -62,6 +62,7 @@ class Lab:
     Attributes:
         root: Its folder.
         address: Its address.
+        address6: The same by IPv6, empty where the kernel has none.
         socket: Its engine's socket.
         namespace: Its network's name.
         bin: A folder with an ``ssh`` that reads the user's configuration of the lab.
@@ -97,7 +98,7 @@ class Lab:
     def trust(self) -> None:
         """Make the host's key known to the user."""
         key = (self.root / "hostkey.pub").read_text().split()
-        names = ["gpu01", self.address, self.address6]
+        names = ["gpu01", self.address, *([self.address6] if self.address6 else [])]
         names += [f"[{self.address}]:{port}" for port in PORTS]
         self.known_hosts.write_text(f"{','.join(names)} {key[0]} {key[1]}\n")
 
@@ -186,10 +187,13 @@ def lab() -> Iterator[Lab]:
         call("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0",
              "netns", namespace)  # fmt: skip
         call("ip", "addr", "add", f"{ours}/24", "dev", outer)
-        call("ip", "-6", "addr", "add", f"fd99:{third:x}::1/64", "dev", outer, "nodad")
+        for where, host in (((), outer), (("-n", namespace), "eth0")):
+            six = f"fd99:{third:x}::{1 if host == outer else 2}/64"
+            words = ["ip", *where, "-6", "addr", "add", six, "dev", host, "nodad"]
+            if subprocess.run(words, capture_output=True, check=False).returncode:
+                address6 = ""  # a kernel without IPv6
         call("ip", "link", "set", outer, "up")
         call("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
-        call("ip", "-n", namespace, "-6", "addr", "add", f"{address6}/64", "dev", "eth0", "nodad")
         call("ip", "-n", namespace, "link", "set", "eth0", "up")
         call("ip", "-n", namespace, "route", "add", "default", "via", ours)
         for name in ("hostkey", "userkey"):
@@ -245,7 +249,8 @@ def _make_host(made: Lab) -> None:
     for name, text in tables.items():
         (made.root / "etc" / name).write_text(text)
     (made.root / "banner").write_text(BANNER)
-    listen = [f"ListenAddress {made.address}:22", f"ListenAddress [{made.address6}]:22"]
+    listen = [f"ListenAddress {made.address}:22"]
+    listen += [f"ListenAddress [{made.address6}]:22"] if made.address6 else []
     listen += [f"ListenAddress {made.address}:{port}" for port in PORTS]
     matches = [
         f"Match LocalPort {port}\n  {text.format(root=made.root)}" for port, text in PORTS.items()

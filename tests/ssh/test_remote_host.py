@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuenv.ssh.keys import make_key
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, missing
 from tests.fakes.libraries import build_libcuda, build_libnvidia_ml
 from tests.launch_fixtures import Outcome
 from tests.ssh.lab import Lab, children_of, lab, trouble_of, tunnel_of, wait_for
@@ -133,6 +133,8 @@ HOSTS = ("loud@gpu01", "corp%5Cbob@gpu01", "[{address6}]", "banner", "behind", "
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_whatever_the_way_there_is_like(laptop: Laptop, host: str) -> None:
+    if "address6" in host and not laptop.lab.address6:
+        missing("IPv6, to reach a host by")
     url = f"ssh://{host.format(address6=laptop.lab.address6)}"
     long = laptop.root / ("x" * 120)  # a socket's path may not be that long
     long.mkdir(exist_ok=True)
@@ -392,6 +394,8 @@ def test_a_folder_of_that_host_is_the_workspace(laptop: Laptop, tmp_path: Path) 
     assert (gone.exit_code, gone.slug) == (2, "workspace")
     here = laptop.gpuenv("run", laptop.image, "--workspace", ".", "--json", "--", "id")
     assert (here.exit_code, here.slug) == (2, "usage")
+    bound = laptop.gpuenv("jupyter", "--bind", "10.0.0.1", "--insecure", "--json")
+    assert (bound.exit_code, bound.slug) == (2, "usage")
 
 
 def test_synchronising_deletes_nothing(laptop: Laptop) -> None:
