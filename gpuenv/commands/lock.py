@@ -194,12 +194,13 @@ def _check(asked: Asked, path: Path) -> None:
     from gpuenv.lockfile import load_lock
 
     found = load_lock(path)
+    said = f"{path.name} is whole; nothing is asked for that it could differ from"
     if not asked.is_empty:
         require_current(found, asked.request, asked.image, asked=asked.keys, origin=path.name)
+        said = f"{path.name} is what is asked for"
     out = output.current()
     out.answer(
-        {"path": str(path), "digest": found.digest, "changes": []},
-        human=lambda: out.text(f"{path.name} is what is asked for"),
+        {"path": str(path), "digest": found.digest, "changes": []}, human=lambda: out.text(said)
     )
 
 
