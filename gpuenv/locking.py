@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import zipfile
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from gpuenv.errors import (
     UnsupportedCombinationError,
 )
 from gpuenv.index.links import normalize_name
+from gpuenv.index.local import metadata_wheel
 from gpuenv.index.locked import digest_of
 from gpuenv.lockcheck import covers, cuda_fits
 from gpuenv.lockfile import (
@@ -132,7 +134,7 @@ def resolve_lock(
     plan = plan_lock(
         order, settled, base, before=before, upgrade=upgrade, nonce=secrets.token_hex(8)
     )
-    lock = run_lock(plan, shop.engine, on_event)
+    lock = keep_row(run_lock(plan, shop.engine, on_event), before, upgrade)
     for package in lock.installed:
         if not package.is_wheel:
             shop.tell.warn(
@@ -215,8 +217,21 @@ def run_lock(
 def _members(context: BuildContext) -> Iterator[Member]:
     yield Member(path="Dockerfile", content=context.dockerfile.encode())
     for file in context.files:
-        content = file.data if file.data is not None else file.source
+        content = file.data if file.data is not None else _resolved_from(file.source)
         yield Member(path=file.path, content=content, mode=file.mode)
+
+
+def _resolved_from(path: Path | None) -> bytes | Path | None:
+    """Return what the resolver needs of a file: of a wheel what it requires, all of any other.
+
+    The installer is used there, and a wheel that cannot be read is left to it to name.
+    """
+    if path is None or path.suffix != ".whl" or path.name.startswith("uv-"):
+        return path
+    try:
+        return metadata_wheel(path)
+    except (OSError, KeyError, zipfile.BadZipFile):
+        return path
 
 
 def _read_files(
@@ -378,6 +393,26 @@ def narrow_request(request: MatrixRequest, before: Lock, upgrade: Upgrade) -> Ma
     if not fits:
         return None
     return replace(request, torch=row.torch, cuda=row.cuda or "cpu", python=row.python)
+
+
+_ROW = ("torch", "torch_variant", "python", "arch", "flavor", "overrides", "base_image")
+
+
+def keep_row(lock: Lock, before: Lock | None, upgrade: Upgrade) -> Lock:
+    """Return a lock with the row as an earlier one has it, where it is the same wheel for the same.
+
+    Where this host has it from, and which GPUs stand in this host, make no other lock.
+    """
+    if before is None or upgrade.everything or before.request != lock.request:
+        return lock
+    was, row = before.spec.environment, lock.spec.environment
+    torch = [
+        [it for it in some.packages if it.name == "torch" and it.step == "torch"]
+        for some in (before, lock)
+    ]
+    if torch[0] != torch[1] or any(getattr(was, key) != getattr(row, key) for key in _ROW):
+        return lock
+    return replace(lock, spec=replace(lock.spec, environment=was))
 
 
 def _kept(before: Lock | None, upgrade: Upgrade) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import zipfile
 import zlib
@@ -246,6 +247,30 @@ def read_metadata(path: Path) -> str:
             if name.count("/") == 1 and name.encode().endswith(_METADATA):
                 return archive.read(name).decode("utf-8", "replace")
     raise KeyError("METADATA")
+
+
+def metadata_wheel(path: Path) -> bytes:
+    """Return a wheel that has the metadata of another and nothing else.
+
+    Enough for a resolver, which asks what a wheel requires: a torch wheel is gigabytes, this one is
+    kilobytes.
+
+    Raises:
+        zipfile.BadZipFile: It is no zip file.
+        KeyError: It has no metadata.
+        OSError: It cannot be read.
+    """
+    folder = "-".join(path.name.split("-")[:2]) + ".dist-info"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in (
+            ("METADATA", read_metadata(path)),
+            ("WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"),
+            ("RECORD", ""),
+        ):
+            # With a time of its own each would be another file to the engine's cache.
+            archive.writestr(zipfile.ZipInfo(f"{folder}/{name}"), text)
+    return buffer.getvalue()
 
 
 _METADATA = b".dist-info/METADATA"

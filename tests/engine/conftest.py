@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import zipfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +146,13 @@ class PrivateIndex:
 @pytest.fixture
 def private_index() -> Iterator[PrivateIndex]:
     """Serve one small package to whoever knows the password."""
+    with serve_privately() as index:
+        yield index
+
+
+@contextmanager
+def serve_privately() -> Iterator[PrivateIndex]:
+    """Serve one small package to whoever knows the password, for as long as it is needed."""
     package = f"planted-{secrets.token_hex(4)}"
     username, password = secrets.token_hex(12), secrets.token_hex(12)
     wheel, content = tiny_wheel(package)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gpuenv.lockfile import load_lock
-from tests.engine.conftest import tiny_wheel
+from tests.engine.conftest import serve_privately, tiny_wheel
 from tests.engine.test_build import files_of_image, run_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from gpuenv.engine.protocol import ContainerEngine
     from gpuenv.lockfile import Lock
-    from tests.engine.conftest import Answer, Gpuenv
+    from tests.engine.conftest import Answer, Gpuenv, PrivateIndex
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 
@@ -26,10 +27,10 @@ CPU = ("--cuda", "cpu", "--make-base")
 
 
 class Project:
-    """A folder with wheels of its own, and a lock that was made with them."""
+    """A folder with wheels of its own, an index with a password, and a lock made with both."""
 
-    def __init__(self, gpuenv: Gpuenv, folder: Path) -> None:
-        self.name = gpuenv.image_name()
+    def __init__(self, gpuenv: Gpuenv, folder: Path, index: PrivateIndex) -> None:
+        self.index = index
         self.path = folder / "gpuenv.lock"
         self.package = f"planted-{secrets.token_hex(4)}"
         self.wheels = folder / "wheels"
@@ -37,30 +38,40 @@ class Project:
         file, content = tiny_wheel(self.package)
         self.wheel = self.wheels / file
         self.wheel.write_bytes(content)
+        self.sources = (
+            "--wheelhouse", str(self.wheels), "--extra-index-url", index.url_with_credentials,
+        )  # fmt: skip
         self.request = (
-            *CPU, "--name", self.name, "--pip", self.package, "--wheelhouse", str(self.wheels),
-            "--lock-file", str(self.path),
+            *CPU, "--name", gpuenv.image_name(), "--pip", self.package, "--pip", index.package,
+            *self.sources,
         )  # fmt: skip
 
     @property
     def lock(self) -> Lock:
         return load_lock(self.path)
 
+    @property
+    def secrets(self) -> tuple[str, str]:
+        return self.index.password, self.index.username
+
 
 @pytest.fixture(scope="module")
-def project(gpuenv: Gpuenv, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Lock the CPU image with one package that only a folder has."""
-    project = Project(gpuenv, tmp_path_factory.mktemp("project"))
-    answer = gpuenv("lock", *project.request)
-    assert answer.exit_code == 0, answer.envelope
-    assert answer.data["written"] is True
-    return project
+def project(gpuenv: Gpuenv, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """Lock the CPU image with a package that only a folder has, and one of an index."""
+    with serve_privately() as index:
+        project = Project(gpuenv, tmp_path_factory.mktemp("project"), index)
+        answer = gpuenv("lock", *project.request, "--lock-file", str(project.path))
+        assert answer.exit_code == 0, answer.envelope
+        assert answer.data["written"] is True
+        said = json.dumps(answer.envelope) + answer.stderr
+        assert not [word for word in project.secrets if word in said]
+        yield project
 
 
 @pytest.fixture(scope="module")
 def built(gpuenv: Gpuenv, project: Project) -> Answer:
     """Build what the lock says, once for the tests of this file."""
-    answer = gpuenv("build", "--lock-file", str(project.path), "--wheelhouse", str(project.wheels))
+    answer = gpuenv("build", "--lock-file", str(project.path), *project.sources)
     assert answer.exit_code == 0, answer.envelope
     return answer
 
@@ -69,16 +80,15 @@ def test_the_same_request_gives_the_same_bytes_and_leaves_nothing(
     gpuenv: Gpuenv, project: Project, session_engine: ContainerEngine, tmp_path: Path
 ) -> None:
     before = project.path.read_bytes()
-    again = gpuenv("lock", *project.request)
+    again = gpuenv("lock", *project.request, "--lock-file", str(project.path))
     assert (again.data["changed"], again.data["changes"]) == (False, [])
     assert project.path.read_bytes() == before
-    # From nothing as well; other versions may have come meanwhile, so those of the lock are asked.
-    other = tmp_path / "other.lock"
+    # Looked for anew as well, unless something newer has come meanwhile.
+    other = tmp_path / "gpuenv.lock"
     other.write_bytes(before)
-    upgraded = gpuenv("lock", *project.request[:-1], str(other), "--upgrade")
+    upgraded = gpuenv("lock", *project.request, "--lock-file", str(other), "--upgrade")
     assert upgraded.exit_code == 0, upgraded.envelope
-    if not upgraded.data["changes"]:
-        assert other.read_bytes() == before
+    assert (other.read_bytes() == before) == (upgraded.data["changes"] == [])
     assert session_engine.images(labels={"org.gpuenv.kind": "lock"}) == ()
     assert session_engine.containers(labels={"org.gpuenv.kind": "lock"}) == ()
 
@@ -104,6 +114,7 @@ def test_the_file_on_this_host_is_the_one_that_was_digested(project: Project) ->
     text = project.path.read_text()
     assert str(project.wheels) not in text
     assert "://" not in text
+    assert not [word for word in (*project.secrets, str(project.index.server.port)) if word in text]
 
 
 def test_the_labels_tell_which_lock(
@@ -142,37 +153,36 @@ def test_one_changed_byte_in_a_wheel_is_refused_before_anything_is_built(
     content[-1] ^= 1
     copy.write_bytes(content)
     answer = gpuenv(
-        "build", "--lock-file", str(project.path), "--wheelhouse", str(tmp_path), "--refresh"
+        "build",
+        "--lock-file",
+        str(project.path),
+        "--wheelhouse",
+        str(tmp_path),
+        "--refresh",
     )
     assert answer.exit_code == 5
     assert answer.error["slug"] == "lock-unavailable"
     assert f"{project.wheel.name} in {tmp_path} is another file" in answer.error["why"]
 
 
-def test_credentials_of_an_index_are_nowhere_and_other_bytes_from_it_are_refused(
-    gpuenv: Gpuenv, private_index: Any, session_engine: ContainerEngine, tmp_path: Path
+def test_other_bytes_from_an_index_are_refused(
+    gpuenv: Gpuenv, built: Answer, project: Project, tmp_path: Path
 ) -> None:
+    assert built.exit_code == 0
     path = tmp_path / "gpuenv.lock"
-    sources = ("--extra-index-url", private_index.url_with_credentials)
-    name = gpuenv.image_name()
-    made = gpuenv(
-        "lock", *CPU, "--name", name, "--pip", private_index.package, *sources,
-        "--lock-file", str(path),
-    )  # fmt: skip
+    former = project.index.exchange()
+    made = gpuenv("lock", *project.request, "--lock-file", str(path))
+    project.index.exchange(former)
     assert made.exit_code == 0, made.envelope
-    planted = (private_index.password, private_index.username)
-    said = path.read_text() + json.dumps(made.envelope) + made.stderr
-    assert not [word for word in planted if word in said]
-    assert f":{private_index.server.port}" not in path.read_text()
+    answer = gpuenv("build", "--lock-file", str(path), *project.sources)
+    assert answer.exit_code == 5, answer.envelope
+    assert answer.error["slug"] == "build-hash-mismatch", answer.error
 
-    right = private_index.exchange()
-    refused = gpuenv("build", "--lock-file", str(path), *sources)
-    assert refused.exit_code == 5, refused.envelope
-    assert refused.error["slug"] == "build-hash-mismatch", refused.error
-    private_index.exchange(right)
-    answer = gpuenv("build", "--lock-file", str(path), *sources)
-    assert answer.exit_code == 0, answer.envelope
-    archive = b"".join(session_engine.save((answer.data["image_ref"],)))
-    words = [word.encode() for word in planted]
+
+def test_credentials_of_an_index_are_in_no_layer(
+    built: Answer, project: Project, session_engine: ContainerEngine
+) -> None:
+    archive = b"".join(session_engine.save((built.data["image_ref"],)))
+    words = [word.encode() for word in project.secrets]
     found = [file for file, content in files_of_image(archive) if any(w in content for w in words)]
     assert found == []

@@ -47,9 +47,10 @@ RUN --mount=type=cache,id=gpuenv-apt-a4670961ed02-uv,target=/run/gpuenv/apt,shar
     install -D /tmp/uv/bin/uv /opt/uv/uv; \
     rm -r /tmp/uv
 
-# What exactly to install, all in one resolution: for gpuenv.lock.
+# What exactly to install, all in one resolution: for gpuenv.lock. Of the host's own wheels only the
+# metadata is here, so what is read of them must not be taken for them by a build.
 FROM uv AS lock
-RUN --mount=type=cache,id=gpuenv-uv,target=/run/gpuenv/cache \
+RUN --mount=type=cache,id=gpuenv-uv-lock,target=/run/gpuenv/cache \
     --mount=type=bind,source=.gpuenv/host,target=/run/gpuenv/host \
     --mount=type=bind,source=.gpuenv/late,target=/run/gpuenv/late \
     : 'which versions exactly'; \

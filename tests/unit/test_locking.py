@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+import zipfile
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ from gpuenv.engine.protocol import ImageInfo
 from gpuenv.errors import BuildFailedError, ConfigurationError, EngineUnavailableError
 from gpuenv.index.host_config import SourceFlags, load_package_sources
 from gpuenv.index.simple import SimpleClient
-from gpuenv.lockfile import LockedBase, LockUnavailableError, render_lock
-from gpuenv.locking import Upgrade, locked_base, narrow_request, resolve_lock
+from gpuenv.lockfile import LockedBase, LockUnavailableError, record_request, render_lock
+from gpuenv.locking import Upgrade, keep_row, locked_base, narrow_request, resolve_lock
 from gpuenv.provision import ImageOrder, Workshop, find_or_build, order_digest, plan_order
 from gpuenv.spec import ImageRequest, MatrixRequest
 from gpuenv.versions import TorchVersion
@@ -294,6 +295,36 @@ def test_a_request_that_the_lock_answers_is_narrowed_to_its_row() -> None:
 )
 def test_what_is_asked_now_goes_before_the_lock(settings: dict[str, str], upgrade: Upgrade) -> None:
     assert narrow_request(asked(**settings), cuda_lock(), upgrade) is None
+
+
+def test_another_host_and_another_source_make_no_other_lock() -> None:
+    before = cuda_lock()
+    row = replace(before.spec.environment, source="wheelhouse", warnings=("of this host",))
+    elsewhere = replace(before, spec=replace(before.spec, environment=row))
+    assert keep_row(elsewhere, before, Upgrade()) == before
+    assert keep_row(elsewhere, before, Upgrade(everything=True)) == elsewhere
+    assert keep_row(elsewhere, None, Upgrade()) == elsewhere
+    asked_anew = replace(elsewhere, request=record_request(asked(torch="2")))
+    assert keep_row(asked_anew, before, Upgrade()) == asked_anew
+    other = package("torch", "2.14.1", tag="cp311-cp311-linux_x86_64")
+    rebuilt = replace(
+        elsewhere, packages=tuple(other if it.name == "torch" else it for it in before.packages)
+    )
+    assert keep_row(rebuilt, before, Upgrade()) == rebuilt
+
+
+def test_of_a_wheel_here_only_its_metadata_goes_to_the_resolver(tmp_path: Path) -> None:
+    _, engine = make(tmp_path)
+    context: Any = engine.build_requests[-1].context
+    with tarfile.open(fileobj=io.BytesIO(b"".join(context()))) as tar:
+        (name,) = (name for name in tar.getnames() if name.endswith(".whl"))
+        file = tar.extractfile(name)
+        assert file is not None
+        with zipfile.ZipFile(io.BytesIO(file.read())) as wheel:
+            assert wheel.namelist() == [
+                f"torch-2.13.0+cpu.dist-info/{it}" for it in ("METADATA", "WHEEL", "RECORD")
+            ]
+            assert b"Version: 2.13.0+cpu" in wheel.read("torch-2.13.0+cpu.dist-info/METADATA")
 
 
 # --- the base image -----------------------------------------------------------------------------
