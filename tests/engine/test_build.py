@@ -7,12 +7,15 @@ import json
 import signal
 import tarfile
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from gpuenv.engine.protocol import ContainerSpec, PutFile
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuenv.engine.protocol import ContainerEngine
     from tests.engine.conftest import Answer, Gpuenv
 
@@ -173,14 +176,28 @@ def test_ctrl_c_during_a_step_leaves_nothing_and_the_next_build_works(
     assert gpuenv(*arguments).exit_code == 0
 
 
+@pytest.mark.parametrize("written_in", ["the flag", "netrc"])
 def test_planted_credentials_are_in_no_layer(
-    gpuenv: Gpuenv, session_engine: ContainerEngine, private_index: Any
+    gpuenv: Gpuenv,
+    session_engine: ContainerEngine,
+    private_index: Any,
+    written_in: str,
+    tmp_path: Path,
 ) -> None:
     name = gpuenv.image_name()
+    url, environ = private_index.url_with_credentials, {}
+    if written_in == "netrc":
+        parts = urlsplit(url)
+        url = url.replace(f"{private_index.username}:{private_index.password}@", "")
+        netrc = tmp_path / "netrc"
+        login = f"login {private_index.username} password {private_index.password}"
+        netrc.write_text(f"machine {parts.hostname} {login}\n", encoding="utf-8")
+        netrc.chmod(0o600)
+        environ = {"NETRC": str(netrc)}
     answer = gpuenv(
-        "build", *CPU, "--name", name,
-        "--extra-index-url", private_index.url_with_credentials,
-        "--pip", private_index.package,
+        "build", *CPU, "--name", name, "-v",
+        "--extra-index-url", url, "--pip", private_index.package,
+        **environ,
     )  # fmt: skip
     assert answer.exit_code == 0, answer.envelope
     assert private_index.served, "the build did not use the private index"

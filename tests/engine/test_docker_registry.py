@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import os
 import secrets
 import socket
 import subprocess
@@ -129,6 +132,37 @@ def test_a_login_opens_a_closed_registry_and_shows_nowhere(
     assert "wrong-pw" not in f"{caught.value.what} {caught.value.why} {wrong!r}"
     right = RegistryLogin(username="user", password=PASSWORD)
     assert isinstance(list(local_engine.push(image, login=right))[-1], Pushed)
+
+
+@pytest.mark.parametrize("registry", [True], indirect=True, ids=["closed"])
+@pytest.mark.parametrize("way", ["auths", "credHelpers", "credsStore"])
+def test_the_login_of_the_docker_client_is_used(
+    local_engine: ContainerEngine,
+    image: str,
+    registry: Registry,
+    way: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    helper = tmp_path / "docker-credential-test"
+    helper.write_text(
+        f'#!/bin/sh\ncat > /dev/null\necho \'{{"Username": "user", "Secret": "{PASSWORD}"}}\'\n',
+        encoding="utf-8",
+    )
+    helper.chmod(0o700)
+    login = {"auth": base64.b64encode(f"user:{PASSWORD}".encode()).decode()}
+    settings = {
+        "auths": {"auths": {registry.host: login}},
+        "credHelpers": {"credHelpers": {registry.host: "test"}},
+        "credsStore": {"credsStore": "test"},
+    }[way]
+    (tmp_path / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    pushed = list(local_engine.push(image))[-1]
+    assert isinstance(pushed, Pushed)
+    by_digest = f"{image.rpartition(':')[0]}@{pushed.digest}"
+    assert isinstance(list(local_engine.pull(by_digest))[-1], Pulled)
 
 
 def test_what_the_registry_does_not_have_is_its_own_error(
