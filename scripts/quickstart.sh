@@ -12,11 +12,14 @@ if ! "$gpuenv" -q engine status >/dev/null 2>&1; then
 fi
 "$gpuenv" engine status
 
+# With what jupyter and ssh need, which they build otherwise when they are first called.
+image=("$gpuenv" build --make-base --with jupyter --with ssh)
+
 say "2/3  An image that fits this host"
-"$gpuenv" build --make-base
+"${image[@]}"
 
 say "3/3  Proof: the doctor, inside the image"
-"$gpuenv" doctor --image "$("$gpuenv" -q build --make-base --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["data"]["image_ref"])')"
+"$gpuenv" doctor --image "$("${image[@]}" -q --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["data"]["image_ref"])')"
 
 say "Ready."
 cat <<TXT

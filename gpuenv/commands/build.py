@@ -8,7 +8,14 @@ import typer
 
 from gpuenv import output
 from gpuenv.commands import command
-from gpuenv.commands.image import BuildFlags, ContentFlags, NameOption, SourceFlags
+from gpuenv.commands.image import (
+    BuildFlags,
+    ContentFlags,
+    NameOption,
+    SourceFlags,
+    WithOption,
+    features_of,
+)
 from gpuenv.commands.options import MatrixOption, RequestFlags
 from gpuenv.commands.wiring import fill_order, take_order, try_site
 from gpuenv.errors import UsageError
@@ -37,6 +44,7 @@ def register(app: typer.Typer) -> None:
                 rich_help_panel="Image",
             ),
         ] = None,
+        with_feature: WithOption = None,
         push: Annotated[
             bool, typer.Option("--push", help="Push every name to its registry afterwards.")
         ] = False,
@@ -66,6 +74,7 @@ def register(app: typer.Typer) -> None:
                 order, shop = take_order(
                     request, content, sources, how,
                     matrix_file=matrix_file, name=name, tags=tags, site=site,
+                    features=features_of(with_feature),
                 )  # fmt: skip
                 plan = plan_order(order, shop)
             output.current().answer(plan.as_dict(), human=lambda: _print_plan(plan))
@@ -76,6 +85,7 @@ def register(app: typer.Typer) -> None:
             order, shop = take_order(
                 request, content, sources, how,
                 matrix_file=matrix_file, name=name, tags=tags, site=site,
+                    features=features_of(with_feature),
             )  # fmt: skip
             image = fill_order(order, shop, progress=how.progress)
             pushed: dict[str, str] = {}

@@ -203,6 +203,13 @@ WithOption = Annotated[
         rich_help_panel=_CONTENT,
     ),
 ]
+
+
+def features_of(names: list[FeatureName] | None) -> tuple[Feature, ...]:
+    """Return the features that ``--with`` names."""
+    return tuple(name.value for name in names or ())
+
+
 LockedOption = Annotated[
     bool,
     typer.Option(

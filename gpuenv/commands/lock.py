@@ -19,6 +19,7 @@ from gpuenv.commands.image import (
     ProgressOption,
     SourceFlags,
     WithOption,
+    features_of,
 )
 from gpuenv.commands.options import MatrixOption, RequestFlags
 from gpuenv.commands.wiring import Asked, machine_of, order_of, read_asked
@@ -114,7 +115,7 @@ def register(app: typer.Typer) -> None:
         def read(machine: str | None = None) -> Asked:
             return read_asked(
                 request, content, matrix_file=matrix_file, name=name, machine=machine,
-                features=tuple(f.value for f in with_feature or ()),
+                features=features_of(with_feature),
             )  # fmt: skip
 
         asked = read()

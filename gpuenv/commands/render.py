@@ -18,6 +18,7 @@ from gpuenv.commands.image import (
     NameOption,
     SourceFlags,
     WithOption,
+    features_of,
 )
 from gpuenv.commands.options import MatrixOption, RequestFlags, host_for
 from gpuenv.commands.wiring import read_asked, read_lock
@@ -62,7 +63,7 @@ def register(app: typer.Typer) -> None:
         out = output.current()
         asked = read_asked(
             request, content, matrix_file=matrix_file, name=name,
-            features=tuple(f.value for f in with_feature or ()),
+            features=features_of(with_feature),
         )  # fmt: skip
         mirror = SourceFlags(apt_mirror=apt_mirror).mirror(asked.config, os.environ)
         lock = read_lock(asked, lock_file) if locked or lock_file is not None else None
