@@ -269,6 +269,15 @@ _JUPYTER = (
 )
 # sshd forwards windows by xauth alone, and editors fetch what runs inside of them by wget.
 _SSH = ("openssh-server", "rsync", "screen", "tmux", "wget", "xauth")
+# From OpenSSH 9.8 on, a few failed logins shut an address out for a while; all who come to a
+# container come from one, the engine's. An older sshd does not start if it reads of this.
+_SSH_SHELL = (
+    "mkdir -p /run/sshd; \\\n"
+    "    if /usr/sbin/sshd -t -o PerSourcePenalties=no 2>/dev/null; then \\\n"
+    "        echo 'PerSourcePenalties no' >/etc/ssh/gpuenv.conf; \\\n"
+    "    fi; \\\n"
+    "    rm -f /etc/ssh/ssh_host_*"
+)
 
 
 def _variables(spec: ImageSpec, delivery: Delivery, lock: Lock | None) -> dict[str, Any]:
@@ -497,7 +506,7 @@ def _steps(spec: ImageSpec) -> tuple[dict[str, Any], ...]:
                 "name": "ssh",
                 "title": "an SSH server; its host key comes with each environment",
                 "apt": _SSH,
-                "shell": "rm -f /etc/ssh/ssh_host_*",
+                "shell": _SSH_SHELL,
                 "requirements": (),
             }
         )

@@ -104,6 +104,8 @@ def render_sshd_config(
         ("TCPKeepAlive", "yes"),
         ("PrintMotd", "no"),
         ("Subsystem", "sftp internal-sftp"),
+        # What the image found out about its own sshd, if it is one of gpuenv's: see gpuenv.render.
+        ("Include", "/etc/ssh/gpuenv.conf"),
     ]
     if x11_forwarding:
         # Where the container has no IPv6, as with most, sshd gives a display up for want of ::1.

@@ -201,6 +201,10 @@ RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9,target=/run/gpuenv/apt,sharing
     rm -rf /var/cache/apt/*.bin \
         /var/cache/debconf/*-old /var/lib/dpkg/*-old /var/log/apt /var/log/*.log \
         /var/cache/ldconfig/aux-cache; \
+    mkdir -p /run/sshd; \
+    if /usr/sbin/sshd -t -o PerSourcePenalties=no 2>/dev/null; then \
+        echo 'PerSourcePenalties no' >/etc/ssh/gpuenv.conf; \
+    fi; \
     rm -f /etc/ssh/ssh_host_*
 
 RUN --mount=type=cache,id=gpuenv-apt-19a0a084b9b9,target=/run/gpuenv/apt,sharing=locked \

@@ -203,6 +203,10 @@ RUN --mount=type=cache,id=gpuenv-apt-a4670961ed02,target=/run/gpuenv/apt,sharing
     rm -rf /var/cache/apt/*.bin \
         /var/cache/debconf/*-old /var/lib/dpkg/*-old /var/log/apt /var/log/*.log \
         /var/cache/ldconfig/aux-cache; \
+    mkdir -p /run/sshd; \
+    if /usr/sbin/sshd -t -o PerSourcePenalties=no 2>/dev/null; then \
+        echo 'PerSourcePenalties no' >/etc/ssh/gpuenv.conf; \
+    fi; \
     rm -f /etc/ssh/ssh_host_*
 
 RUN --mount=type=cache,id=gpuenv-apt-a4670961ed02,target=/run/gpuenv/apt,sharing=locked \
