@@ -231,6 +231,8 @@ class _Door:
     def _carry(self, client: socket.socket) -> None:
         with client:
             path = self.leads_to
+            # What a kernel says comes in small pieces, which are not to wait for one another.
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             with server:
                 try:
