@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpuenv.checks.model import Status
@@ -60,13 +61,25 @@ def render_tap(report: Report) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write one output file, whole.
+    """Write one output file, whole or not at all: what was there stays if the disk is full.
 
     Raises:
         ConfigurationError: It cannot be written there.
     """
+    target = path.resolve()  # a link stays one
     try:
-        path.write_text(text, encoding="utf-8")
+        if target.exists() and not (target.is_file() and os.access(target.parent, os.W_OK)):
+            target.write_text(text, encoding="utf-8")  # a device, or a file in another's folder
+            return
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            temporary.write_text(text, encoding="utf-8")
+            if target.exists():
+                temporary.chmod(target.stat().st_mode & 0o777)
+            temporary.replace(target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     except OSError as exc:
         raise ConfigurationError(
             f"cannot write {path}", why=exc.strerror or str(exc), fix="name a file you may write"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -15,6 +17,8 @@ import report_samples as samples
 
 from gpuenv.checks.facts import parse_facts
 from gpuenv.checks.model import Cause, CheckResult, Fix, Status
+from gpuenv.errors import ConfigurationError
+from gpuenv.report.deliver import write_text
 from gpuenv.report.document import load_schema, report_as_document
 from gpuenv.report.github import fenced_off, render_annotations, render_step_summary
 from gpuenv.report.junit import render_junit
@@ -327,3 +331,31 @@ def all_formats(report: Report) -> dict[str, str]:
         "page": html.unescape(render_page(report)),
         "summary": render_step_summary(report).replace("\\", ""),
     }
+
+
+def test_a_report_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("the former", encoding="utf-8")
+    path.chmod(0o640)
+    link = tmp_path / "latest.html"
+    link.symlink_to(path.name)
+
+    def full(self: Path, *_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(ConfigurationError, match=r"cannot write .*latest\.html") as caught:
+            write_text(link, "half of the n")
+    assert caught.value.why == "No space left on device"
+    assert path.read_text(encoding="utf-8") == "the former"
+    write_text(link, "the next")
+    assert link.is_symlink()
+    assert path.read_text(encoding="utf-8") == "the next"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == [
+        "latest.html",
+        "report.html",
+    ]
