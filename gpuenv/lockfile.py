@@ -331,6 +331,8 @@ def parse_lock(text: str, *, origin: str = FILE_NAME) -> Lock:
             why=f"its digest says {digest}, its content has {_digest(document)}",
             fix="take the file back from version control, or remove it and lock again: gpuenv lock",
         )
+    if not all(_is_text(value) for key, value in document.items() if key != "lock-version"):
+        raise _broken(origin, "it holds a value that is no text")
     try:
         lock = _read(document)
     except (KeyError, TypeError, ValueError, AttributeError, ConfigurationError) as exc:
@@ -338,6 +340,15 @@ def parse_lock(text: str, *, origin: str = FILE_NAME) -> Lock:
     if _document(lock) != document:
         raise _broken(origin, "it holds what this gpuenv does not know")
     return lock
+
+
+def _is_text(value: object) -> bool:
+    """Say whether a value is text, or tables and lists of text alone."""
+    if isinstance(value, dict):
+        return all(map(_is_text, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_text, value))
+    return isinstance(value, str)
 
 
 def _broken(origin: str, why: str) -> LockFileError:

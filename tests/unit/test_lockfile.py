@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +28,13 @@ from gpuenv.lockfile import (
 from gpuenv.spec import ImageRequest
 from tests.lock_samples import HOME_MADE, asked, cpu_lock, cuda_lock, package
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from gpuenv.lockfile import Lock
@@ -124,6 +133,45 @@ def test_a_lock_whose_values_could_not_stand_in_a_dockerfile_is_refused(
     bad = replace(package("einops", "0.8.2", "packages"), **{field: value})
     with pytest.raises(LockFileError, match="no lock of gpuenv"):
         parse_lock(render_lock(replace(cpu_lock(), packages=(bad,))))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda it: it["image"].update(pip=[1]),
+        lambda it: it["image"].update(apt="git"),
+        lambda it: it["image"].pop("workdir"),
+        lambda it: it["environment"].update(python="three"),
+        lambda it: it["environment"].update(cuda=True),
+        lambda it: it.update(packages={}),
+        lambda it: it.update(base=[]),
+        lambda it: it.update(request="torch"),
+        lambda it: it.update(extra={"key": "value"}),
+    ],
+)
+def test_a_lock_of_another_shape_is_no_lock_even_with_its_digest(
+    edit: Callable[[dict[str, Any]], object],
+) -> None:
+    document = tomllib.loads(render_lock(cpu_lock()))
+    del document["digest"]
+    edit(document)
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    document["digest"] = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    with pytest.raises(LockFileError, match="no lock of gpuenv"):
+        parse_lock(toml(document))
+
+
+def toml(document: dict[str, Any]) -> str:
+    """Write a document as TOML, nested tables as inline ones."""
+    return "".join(f"{key} = {inline(value)}\n" for key, value in document.items())
+
+
+def inline(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)} = {inline(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(inline, value)) + "]"
+    return json.dumps(value)
 
 
 def test_what_is_left_to_gpuenv_is_not_recorded() -> None:
