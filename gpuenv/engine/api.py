@@ -243,28 +243,30 @@ class ApiEngine:
         if body is not None:
             data = json.dumps(body).encode()
             all_headers["Content-Type"] = "application/json"
-        with self._lost():
+        limit_s = self._timeout_s if timeout_s == -1 else timeout_s
+        with self._lost(limit_s):
             answer = self._transport.send(
                 method,
                 self._prefix + (f"{path}?{urlencode(words)}" if words else path),
                 headers=all_headers,
                 data=data,
-                timeout_s=self._timeout_s if timeout_s == -1 else timeout_s,
+                timeout_s=limit_s,
             )
             if not stream or answer.status >= _FIRST_ERROR:
                 answer.fetch()
             return answer
 
     @contextmanager
-    def _lost(self) -> Generator[None, None, None]:
-        """Say in our words that no answer came, or not all of it."""
+    def _lost(self, limit_s: float | None) -> Generator[None, None, None]:
+        """Say in our words that no answer came, or not all of it; within a time, if there was one."""
         try:
             yield
         except TransportError as exc:
             if exc.kind == "timeout":
                 raise EngineTimeoutError(
                     "the container engine does not answer",
-                    why=f"{self._address} gave no answer within {self._timeout_s:g} s",
+                    why=f"{self._address} gave no answer"
+                    + ("" if limit_s is None else f" within {limit_s:g} s"),
                     fix="see what it is busy with, or restart it",
                 ) from exc
             raise EngineLostError(
@@ -303,7 +305,7 @@ class ApiEngine:
 
     def _pieces(self, response: Answer) -> Generator[bytes, None, None]:
         """Yield the body of a streamed answer as it comes."""
-        with closing(response), self._lost():
+        with closing(response), self._lost(None):
             yield from response.pieces()
 
     def _json_lines(self, response: Answer) -> Generator[dict[str, Any], None, None]:
@@ -818,7 +820,7 @@ class ApiEngine:
         self._send("POST", f"{path}/resize", query={"h": rows, "w": columns}).close()
 
     def _upgrade(self, path: str, body: Mapping[str, Any] | None, about: str) -> UpgradedStream:
-        with self._lost(), translated():
+        with self._lost(self._timeout_s), translated():
             sock = open_socket(self._address, self._transport.tls, self._timeout_s)
             stream = UpgradedStream(sock, self._prefix + path, body)
         if stream.status >= _FIRST_ERROR:
