@@ -258,7 +258,7 @@ class ApiEngine:
 
     @contextmanager
     def _lost(self, limit_s: float | None) -> Generator[None, None, None]:
-        """Say in our words that no answer came, or not all of it, within a time if there was one."""
+        """Say in our words that no answer came, or a part of it, within a time if it has one."""
         try:
             yield
         except TransportError as exc:
