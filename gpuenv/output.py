@@ -111,9 +111,14 @@ class Output:
     def table(self, table: Table) -> None:
         """Print a table on standard output, in full where no terminal sets a width."""
         console = self.console()
-        if not self._stdout.isatty() and "COLUMNS" not in self._environ:
-            console.width = _UNBOUNDED
+        console.width = self.table_width()
         console.print(table)
+
+    def table_width(self) -> int:
+        """Return how wide a table may be: as wide as it likes where no terminal sets a width."""
+        if not self._stdout.isatty() and "COLUMNS" not in self._environ:
+            return _UNBOUNDED
+        return self.console().width
 
     def answer(
         self,

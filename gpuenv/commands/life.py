@@ -13,6 +13,8 @@ from gpuenv.commands.image import EngineOption
 from gpuenv.commands.launching import DryRunOption, complete_environment
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.table import Table
 
     from gpuenv.commands.site import Site
@@ -25,7 +27,7 @@ NamesArgument = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME]...", autocompletion=complete_environment),
 ]
-EverybodyOption = Annotated[bool, typer.Option("--all", "-a", help="Everybody's on this engine.")]
+EverybodyOption = Annotated[bool, typer.Option("--all", "-a", help="Everybody's, not only yours.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -123,7 +125,9 @@ def logs(
 def stop(
     names: NamesArgument = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="All of yours.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="All of your environments.")
+    ] = False,
     timeout: Annotated[
         int,
         typer.Option("--timeout", metavar="SECONDS", help="Kill it if it takes longer."),
@@ -151,10 +155,12 @@ def stop(
 def start(
     names: NamesArgument = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="All of yours.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="All of your environments.")
+    ] = False,
     ready_timeout: Annotated[
         str,
-        typer.Option("--ready-timeout", metavar="TIME", help="How long it may take to answer."),
+        typer.Option("--ready-timeout", metavar="TIME", help="How long to wait for its answer."),
     ] = "2m",
     dry_run: DryRunOption = False,
     engine_address: EngineOption = None,
@@ -191,7 +197,9 @@ def start(
 def rm(
     names: NamesArgument = None,
     *,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="All of yours.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="All of your environments.")
+    ] = False,
     volumes: Annotated[
         bool,
         typer.Option("--volumes", help="Your cache volumes too, where nothing uses them."),
@@ -231,7 +239,7 @@ def rm(
 
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Print one table and leave.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and exit.")] = False,
     interval: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", help="Pause between two readings.")
     ] = 2.0,
@@ -342,6 +350,30 @@ def _answer(
     out.answer(data, human=human)
 
 
+_TITLES = ("NAME", "KIND", "STATE", "IMAGE", "GPUS", "WHERE", "AGE", "IDLE")
+_SHORTENED = frozenset({"IMAGE", "GPUS"})
+_LEGIBLE = 16
+
+
+def shown_titles(lines: Sequence[tuple[str, ...]], width: int) -> tuple[str, ...]:
+    """Return the columns of ``gpuenv ps`` that there is room for.
+
+    The image gives way first: an address that is cut opens nothing. It is left out before so
+    little of it is shown that it says nothing.
+    """
+    from gpuenv.matrix.table import Column, fit_columns
+
+    columns = [
+        Column(
+            title=title,
+            cells=tuple(cell[:_LEGIBLE] if title in _SHORTENED else cell for cell in cells),
+            rank={"IMAGE": 3, "IDLE": 2, "AGE": 1}.get(title, 0),
+        )
+        for title, cells in zip(_TITLES, zip(*lines, strict=True), strict=True)
+    ]
+    return tuple(column.title for column in fit_columns(columns, width))
+
+
 def _print_rows(rows: tuple[EnvironmentRow, ...]) -> None:
     from rich.table import Table
 
@@ -351,22 +383,25 @@ def _print_rows(rows: tuple[EnvironmentRow, ...]) -> None:
     if not rows:
         out.note("nothing runs; gpuenv jupyter or gpuenv ssh starts something")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("NAME", "KIND", "STATE", "IMAGE", "GPUS", "WHERE", "AGE", "IDLE"):
-        # The image gives way where it is narrow: an address that is cut opens nothing.
-        table.add_column(title, no_wrap=title not in {"IMAGE", "GPUS"})
-    for row in rows:
-        identity, container = row.environment.identity, row.environment.container
-        table.add_row(
-            identity.name,
-            identity.kind,
-            container.state,
-            container.image.removeprefix("localhost/gpuenv/"),
-            identity.gpus,
+    lines = [
+        (
+            row.environment.identity.name,
+            row.environment.identity.kind,
+            row.environment.container.state,
+            row.environment.container.image.removeprefix("localhost/gpuenv/"),
+            row.environment.identity.gpus,
             row.target or "-",
             format_duration(row.age_s),
             "-" if row.idle_s is None else format_duration(row.idle_s),
         )
+        for row in rows
+    ]
+    shown = shown_titles(lines, out.table_width())
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in shown:
+        table.add_column(title, no_wrap=title not in _SHORTENED)
+    for line in lines:
+        table.add_row(*(cell for title, cell in zip(_TITLES, line, strict=True) if title in shown))
     out.table(table)
     for row in rows:
         if row.trouble:
@@ -425,7 +460,9 @@ def _use_table(uses: tuple[ContainerUse, ...], gpus: GpuUse) -> Table:
         return "-" if value is None else format_size(value)
 
     caption = f"no GPU: {gpus.found_via}" if not gpus.gpus else None
-    table = Table(box=None, pad_edge=False, header_style="bold", caption=caption)
+    table = Table(
+        box=None, pad_edge=False, header_style="bold", caption=caption, caption_justify="left"
+    )
     for title in ("NAME", "KIND", "CPU", "MEMORY", "PIDS", "NET IN", "NET OUT", "GPU"):
         left = title in {"NAME", "KIND", "GPU"}
         table.add_column(title, justify="left" if left else "right", no_wrap=title != "GPU")
