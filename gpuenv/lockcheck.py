@@ -65,7 +65,7 @@ def require_current(
         raise LockOutdatedError(
             f"{origin} is not what is asked for now",
             why="\n".join(map(str, changes)),
-            fix="lock again and commit the file: gpuenv lock",
+            fix="run gpuenv lock with the same flags, if any, and commit the file",
             data={"changes": [change.as_dict() for change in changes]},
         )
 

@@ -154,7 +154,7 @@ def find_or_build(
         _note(digest, image, shop)
         return image
     check_disk(plan, engine.free_bytes())
-    shop.tell.note(f"building {plan.ref}, which the next call finds")
+    shop.tell.note(f"building {plan.ref}; later calls use it again")
     return run_build(plan, engine, on_event, no_cache=order.no_cache)
 
 

@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
                 "--tag",
                 "-t",
                 metavar="REF",
-                help="Name the image so; may be given several times.",
+                help="A further name for the image; may be given several times.",
                 rich_help_panel="Image",
             ),
         ] = None,
@@ -114,7 +114,7 @@ def _print_plan(plan: BuildPlan) -> None:
 
 def _print_image(image: BuiltImage, pushed: dict[str, str]) -> None:
     out = output.current()
-    how = "is there already" if image.found else "built and proven"
+    how = "already built" if image.found else "built and proven"
     out.note(f"{how}: {image.size_bytes / 1e9:.2f} GB, {image.image_id[7:19]}")
     out.text(image.image_ref)
     for ref, digest in pushed.items():

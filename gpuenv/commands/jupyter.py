@@ -106,7 +106,7 @@ class ServerFlags:
         typer.Option(
             "--ready-timeout",
             metavar="TIME",
-            help="How long it may take to answer.",
+            help="How long to wait for its answer.",
             rich_help_panel=_PANEL,
         ),
     ] = "2m"
@@ -212,7 +212,7 @@ def jupyter(
         with files.locked():
             if rotate:
                 rotate_token(engine, files, name=chosen, owner=owner)
-                output.current().note("the token is another one now; the old one opens nothing")
+                output.current().note("the token is new; the old one no longer works")
             if url or rotate:
                 running, found = show_again(engine, files, name=chosen, owner=owner, via=via), True
             else:

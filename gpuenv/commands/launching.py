@@ -117,7 +117,7 @@ NoCachesOption = Annotated[
     bool,
     typer.Option(
         "--no-caches",
-        help="Without the volumes that keep the caches of pip, uv, torch and Hugging Face.",
+        help="Leave out the volumes that keep the caches of pip, uv, torch and Hugging Face.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -137,8 +137,8 @@ SetEnvOption = Annotated[
         "--set-env",
         "-e",
         metavar="NAME[=VALUE]",
-        help="A variable of this container; without a value, ours. Whoever may use the engine "
-        "can read it.",
+        help="A variable of this container; without a value, it is copied from here. "
+        "Whoever may use the engine can read it.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -226,8 +226,8 @@ class CommandAfterDashes(GroupedCommand):
             from gpuenv.errors import UsageError
 
             raise UsageError(
-                f"{shlex.quote(ctx.args[0])} stands where no further word is expected",
-                why="the command that is to run stands behind two dashes",
+                f"unexpected argument {shlex.quote(ctx.args[0])}",
+                why="a command to run goes after two dashes",
                 fix=f"{ctx.command_path} … -- COMMAND",
             )
         return parsed

@@ -195,7 +195,7 @@ def _check(asked: Asked, path: Path) -> None:
     from gpuenv.lockfile import load_lock
 
     found = load_lock(path)
-    said = f"{path.name} is whole; nothing is asked for that it could differ from"
+    said = f"{path.name} is intact; no flag, variable or gpuenv.toml to compare it with"
     if not asked.is_empty:
         require_current(found, asked.request, asked.image, asked=asked.keys, origin=path.name)
         said = f"{path.name} is what is asked for"

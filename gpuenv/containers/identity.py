@@ -153,7 +153,7 @@ def differences(asked: Mapping[str, str], running: Mapping[str, str]) -> tuple[s
     Only what was asked for explicitly counts, so a bare ``gpuenv jupyter`` finds whatever runs.
     """
     return tuple(
-        f"--{flag} is {running.get(flag) or 'not set'} there, and here {value}"
+        f"--{flag} {value} is asked for; there it is {running.get(flag) or 'not set'}"
         for flag, value in sorted(asked.items())
         if running.get(flag, "") != value
     )

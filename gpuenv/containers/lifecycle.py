@@ -317,11 +317,11 @@ def require_as_asked(
     """
     unlike = differences(asked, environment.identity.request)
     if image_id is not None and image_id != environment.container.image_id:
-        unlike = (*unlike, "the image of this request is another one by now")
+        unlike = (*unlike, "the image for this request has been rebuilt since it was started")
     if unlike:
-        state = "runs" if environment.running else "is there"
+        state = "is already running" if environment.running else "already exists"
         raise EnvironmentDiffersError(
-            f"{environment.identity.name} {state} already, and not as asked",
+            f"{environment.identity.name} {state}, with other settings",
             why="\n".join(unlike),
             fix="leave those flags out to use it, or give --replace, or another --name",
         )
@@ -360,7 +360,7 @@ def select_environments(
     known = sorted({e.identity.name for e in environments})
     raise EnvironmentNotFoundError(
         f"there is no environment {word!r}",
-        why=f"there are {', '.join(known)}" if known else "gpuenv has started none here",
+        why=f"yours here: {', '.join(known)}" if known else "gpuenv has started none here",
         fix="gpuenv ps lists them",
         data={"environments": known},
     )

@@ -158,7 +158,8 @@ class BuildView:
     def summary(self) -> str:
         """Return one sentence for the end."""
         seconds = format_seconds(self._clock() - self._began)
-        return f"{self.run} steps run, {self.cached} from the cache, {seconds}"
+        steps = "step" if self.run == 1 else "steps"
+        return f"{self.run} {steps} run, {self.cached} from the cache, {seconds}"
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -114,8 +114,8 @@ def _unknown_gpu(matrix: Matrix, wanted: str) -> ConfigurationError:
     return ConfigurationError(
         f"--gpu {wanted!r} is not a GPU the matrix knows",
         why="the matrix lists GPU names with their compute capability",
-        fix=(f"did you mean {_either(guesses)}? " if guesses else "")
-        + "Any GPU can be given by its compute capability, for example --gpu 9.0; "
+        fix=(f"did you mean {_either(guesses)}? Otherwise " if guesses else "")
+        + "any GPU can be given by its compute capability, for example --gpu 9.0; "
         "nvidia-smi --query-gpu=compute_cap --format=csv prints it",
     )
 

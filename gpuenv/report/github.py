@@ -128,7 +128,7 @@ def _summary(report: Report) -> Iterator[str]:
     skipped = skip_words(diagnosis.results)
     if skipped:
         yield ""
-        yield f"Skipped, so not known to be well: {_md(skipped)}"
+        yield f"Skipped, which is not a pass: {_md(skipped)}"
     if diagnosis.results:
         yield ""
         yield "<details><summary>All checks</summary>"

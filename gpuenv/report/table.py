@@ -301,7 +301,7 @@ class _Layout:
             return
         yield ()
         mark = self.symbols.marks[Status.SKIP]
-        text = f"{mark} skipped, so not known to be well: {words}; -v shows each"
+        text = f"{mark} skipped, which is not a pass: {words}; -v shows each"
         yield from self._filled("  ", [text], hang="    ", style="bright_black")
 
     def _everything(self) -> Iterator[Line]:

@@ -90,7 +90,7 @@ def test_a_second_call_finds_the_running_one_and_different_wishes_are_told(
     assert (again["url"], again["id"]) == (first["url"], first["id"])
     other = desk.run("jupyter", "--json", "--name", desk.name(), "--memory", "3g", "--gpus", "none")
     assert (other.exit_code, other.slug) == (2, "environment-differs")
-    assert "--memory is not set there, and here 3g" in other.envelope["errors"][0]["why"]
+    assert "--memory 3g is asked for; there it is not set" in other.envelope["errors"][0]["why"]
     assert code(first, token=first["token"]) == 200
 
     anew = desk.run(

@@ -60,7 +60,7 @@ def test_plain_lines_tell_number_bytes_and_time() -> None:
         "[2/3] | Downloading torch",
         "[2/3] done in 1 min 05 s (12.3 of 45.6 MB)",
     ]
-    assert lines[5].startswith("1 steps run, 1 from the cache, ")
+    assert lines[5].startswith("1 step run, 1 from the cache, ")
 
 
 def test_a_failed_step_is_marked() -> None:
@@ -141,7 +141,7 @@ def test_the_live_display_leaves_the_settled_lines_behind() -> None:
         for event in EVENTS:
             on_event(event)
     assert "✓" in stderr.getvalue()
-    assert "1 steps run, 1 from the cache" in stderr.getvalue()
+    assert "1 step run, 1 from the cache" in stderr.getvalue()
 
 
 def test_running_steps_leave_the_display_when_they_end() -> None:

@@ -87,7 +87,7 @@ def test_a_command_without_the_dashes_is_told_of_them(
 ) -> None:
     assert main(words) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"error: {words[2]} stands where no further word is expected")
+    assert said.startswith(f"error: unexpected argument {words[2]}")
     assert f"fix: gpuenv {words[0]} … -- COMMAND" in said
 
 

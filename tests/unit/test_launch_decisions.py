@@ -407,8 +407,8 @@ def test_only_what_was_asked_for_must_be_the_same() -> None:
     assert differences({}, running) == ()
     assert differences({"gpus": "1"}, running) == ()
     assert differences({"gpus": "2", "cpus": "4"}, running) == (
-        "--cpus is not set there, and here 4",
-        "--gpus is 1 there, and here 2",
+        "--cpus 4 is asked for; there it is not set",
+        "--gpus 2 is asked for; there it is 1",
     )
 
 
