@@ -128,7 +128,7 @@ def _root(
             "--version",
             is_eager=True,
             callback=lambda value: _print_version(wanted=value),
-            help="Print the version and leave.",
+            help="Print the version and exit.",
         ),
     ] = False,
     json_mode: Annotated[

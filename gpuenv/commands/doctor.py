@@ -102,7 +102,7 @@ FromOption = Annotated[
     typer.Option(
         "--from",
         metavar="FILE",
-        help="Judge facts captured before, - for standard input; nothing is probed.",
+        help="Check facts captured earlier (- for standard input) instead of probing.",
         rich_help_panel=_WHERE,
     ),
 ]
@@ -110,7 +110,8 @@ RequireOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="WORDS",
-        help="What must be confirmed, with commas: gpu,nccl,compile... Else exit code 3.",
+        help="What must be confirmed, comma-separated: gpu,nccl,compile... Exit code 3 if it "
+        "cannot be checked.",
         rich_help_panel=_WHAT,
     ),
 ]
@@ -137,7 +138,9 @@ TimeoutOption = Annotated[
 ]
 FormatOption = Annotated[
     Format,
-    typer.Option("--format", help="What standard output gets.", rich_help_panel=_REPORT),
+    typer.Option(
+        "--format", help="Format of the report on standard output.", rich_help_panel=_REPORT
+    ),
 ]
 JunitOption = Annotated[
     str | None,

@@ -75,7 +75,7 @@ def update(
     ca_bundle: CaBundleOption = None,
     matrix_file: MatrixOption = None,
 ) -> None:
-    """Propose changes to the matrix file from the wheels on the indexes.
+    """Propose changes to the matrix file from published wheels.
 
     New releases are added with what their wheels say; rows that differ from their wheel are
     corrected. Nothing is dropped, and a person reads the diff.

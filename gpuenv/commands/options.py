@@ -131,7 +131,7 @@ GpuOption = Annotated[
     typer.Option(
         "--gpu",
         metavar="NAME|9.0|sm_90",
-        help="A GPU that must be served; may be given several times.",
+        help="A GPU the image must support; may be given several times.",
         autocompletion=complete_gpu,
         rich_help_panel=_PANEL,
     ),
@@ -141,7 +141,7 @@ DriverOption = Annotated[
     typer.Option(
         "--driver",
         metavar="RELEASE",
-        help="The driver that must be able to run it: 580.65.06 or 580.",
+        help="The driver it must run on: 580.65.06 or 580.",
         rich_help_panel=_PANEL,
     ),
 ]

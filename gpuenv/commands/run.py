@@ -53,7 +53,7 @@ def run(
     ] = None,
     *,
     image_ref: Annotated[
-        str | None, typer.Option("--image", metavar="IMAGE", help="The same as a flag.")
+        str | None, typer.Option("--image", metavar="IMAGE", help="The same as the argument.")
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Name of the environment.")
@@ -63,12 +63,14 @@ def run(
         typer.Option(
             "--interactive/--no-interactive",
             "-i",
-            help="Give the command our standard input; by default in a terminal.",
+            help="Pass standard input to the command; the default in a terminal.",
         ),
     ] = None,
     tty: Annotated[
         bool | None,
-        typer.Option("--tty/--no-tty", "-t", help="Give it a terminal; by default in one."),
+        typer.Option(
+            "--tty/--no-tty", "-t", help="Allocate a terminal; the default in a terminal."
+        ),
     ] = None,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Leave it running in the background.")
@@ -87,7 +89,7 @@ def run(
         typer.Option(
             "--nproc-per-node",
             metavar="N|gpu",
-            help="Start the command so many times with torchrun --standalone.",
+            help="Start N processes with torchrun --standalone; gpu: one for each GPU.",
         ),
     ] = None,
     dry_run: DryRunOption = False,

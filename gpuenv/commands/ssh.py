@@ -125,7 +125,7 @@ class SessionFlags:
         typer.Option(
             "--ready-timeout",
             metavar="TIME",
-            help="How long it may take to answer.",
+            help="How long to wait for its answer.",
             rich_help_panel=_PANEL,
         ),
     ] = "1m"
@@ -175,7 +175,7 @@ class KeyFlags:
         typer.Option(
             "--revoke",
             metavar="KEY",
-            help="Let a key in no longer: its fingerprint or comment; nothing else is done.",
+            help="Remove a key, by its fingerprint or comment, and do nothing else.",
             rich_help_panel=_KEYS,
         ),
     ] = None
