@@ -27,7 +27,8 @@ class ProbeProgress:
     def __enter__(self) -> ProbeProgress:  # noqa: PYI034 - Self is not in Python 3.10
         """Begin the moving line."""
         console = self._out.console(error=True)
-        if sys.stderr.isatty() and console.is_terminal and self._out.verbosity >= 0:
+        # With -v each probe has a line of its own, which a live display would be mixed up with.
+        if sys.stderr.isatty() and console.is_terminal and self._out.verbosity == 0:
             self._status = console.status("starting the probes")
             self._status.start()
         return self

@@ -168,6 +168,8 @@ class _Layout:
             yield ()
             yield from self._groups()
             yield from self._skips()
+        if self.verbosity < 0 and not (self.diagnosis.causes or self.diagnosis.unmet):
+            return
         yield ()
         yield self._verdict()
 

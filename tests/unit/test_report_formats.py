@@ -133,6 +133,8 @@ class TestTable:
         text = table(samples.faulty(), verbosity=-1)
         assert "host.driver.match" in text
         assert "Driver and GPUs" not in text
+        assert text.count("gpuenv doctor:") == 2
+        assert table(samples.healthy(), verbosity=-1).count("gpuenv doctor:") == 1
 
     @every_sample
     def test_ascii_stream_gets_ascii_marks(self, make: Callable[[], Report]) -> None:
