@@ -303,7 +303,7 @@ def _unknown(config: Config, name: str) -> ConfigurationError:
 
     close = difflib.get_close_matches(name.replace("_", "-"), _BY_NAME, n=1)
     return ConfigurationError(
-        f"{config.name}: {name} is no setting",
+        f"{config.name}: unknown setting {name}",
         why="known are " + ", ".join(_BY_NAME),
         fix=f"did you mean {close[0]}?" if close else "remove it",
     )

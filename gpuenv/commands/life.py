@@ -310,7 +310,9 @@ def _ask(chosen: tuple[Environment, ...], *, volumes: bool, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{what}?", why="nobody sits at a terminal to answer", fix="--yes answers")
+        raise UsageError(
+            f"not confirmed: {what}", why="standard input is not a terminal", fix="give --yes"
+        )
     typer.confirm(f"{what[0].upper()}{what[1:]}?", abort=True, err=True)
 
 

@@ -67,7 +67,7 @@ def test_unknown_key_gets_a_guess_and_all_faults_are_told_together(tmp_path: Pat
     assert "4 values" in caught.value.what
     assert "did you mean torch?" in told
     assert "3.10 would be read as 3.1" in told
-    assert "zzz is no setting" in told
+    assert "unknown setting zzz" in told
     assert "apt must be a list of text" in told
 
 
