@@ -85,11 +85,13 @@ def find_explanations(
     if len(inside) == 1:
         return tuple(inside)
     near = [entry.id for entry in inside] or get_close_matches(
-        wanted, list(explanations), n=5, cutoff=0.5
+        wanted, list(explanations), n=5, cutoff=0.6
     )
     raise ConfigurationError(
-        f"nothing is known of {word!r}",
-        fix=f"did you mean {', '.join(near)}?" if near else "`gpuenv explain` lists what is known",
+        f"no explanation for {word!r}",
+        fix=f"did you mean {', '.join(near)}?"
+        if near
+        else "gpuenv explain lists all; errors of gpuenv itself are in docs/troubleshooting.md",
         data={"nearest": near},
     )
 
