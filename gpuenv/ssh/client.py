@@ -76,6 +76,11 @@ def settings(target: Target) -> tuple[tuple[str, str], ...]:
         # The server listens on a loopback, and on another host's it is reached inside that host's
         # own connection: nothing is there to record for later, and this takes half the time.
         ("KexAlgorithms", "^curve25519-sha256"),
+        # A list of the user's for every host may have nothing in common with this server's; with
+        # this cipher there is no message code to agree on.
+        ("Ciphers", "^aes128-gcm@openssh.com"),
+        ("PubkeyAuthentication", "yes"),
+        ("PreferredAuthentications", "publickey"),
         ("PasswordAuthentication", "no"),
         ("KbdInteractiveAuthentication", "no"),
         *(("IdentityFile", _path(path)) for path in target.identities),
@@ -86,7 +91,10 @@ def settings(target: Target) -> tuple[tuple[str, str], ...]:
         ("ForwardX11", "yes" if target.forward_x11 else "no"),
         ("ProxyCommand", target.jump_command)
         if target.jump_command is not None
-        else ("ProxyJump", target.jump or "none"),
+        # ProxyJump none would leave a ProxyCommand of the user's for every host in force.
+        else (("ProxyJump", target.jump) if target.jump else ("ProxyCommand", "none")),
+        # One of the user's for every host runs in place of the shell, and forbids a command.
+        ("RemoteCommand", "none"),
         ("ControlPath", _control_path(target)),
     ]
     return tuple(lines)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuenv.ssh.client import Target, render_block, settings, ssh_arguments
+from gpuenv.ssh.server import render_sshd_config
 
 TARGET = Target(
     alias="gpuenv-train",
@@ -41,6 +42,18 @@ def test_a_host_is_jumped_to_by_what_passes_its_name_on_whole() -> None:
     odd = replace(TARGET, jump="corp\\bob@gpu01", jump_command="ssh -W '[%h]:%p' -- gpu01")
     assert "ProxyJump" not in dict(settings(odd))
     assert dict(settings(odd))["ProxyCommand"] == "ssh -W '[%h]:%p' -- gpu01"
+
+
+def test_settings_of_the_user_for_every_host_do_not_keep_one_out() -> None:
+    """``Host *`` in ``~/.ssh/config`` means the hosts of a company, not a port of this machine."""
+    told = dict(settings(TARGET))
+    assert told["ProxyCommand"] == "none"
+    assert "ProxyJump" not in told, "ssh 9.2 takes the user's ProxyCommand in spite of it"
+    assert told["RemoteCommand"] == "none"
+    assert told["PubkeyAuthentication"] == "yes"
+    assert told["PreferredAuthentications"] == "publickey"
+    assert told["Ciphers"].removeprefix("^") in render_sshd_config({})
+    assert "RemoteCommand none" in render_block(replace(TARGET, jump="alice@gpu01"))
 
 
 def test_no_two_environments_share_a_connection() -> None:
