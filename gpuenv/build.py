@@ -19,6 +19,7 @@ from gpuenv.engine.protocol import BuildRequest, ContainerSpec, PutFile
 from gpuenv.errors import BuildFailedError
 from gpuenv.render import render_context
 from gpuenv.resources import package_dir
+from gpuenv.spec import ImageRequest
 from gpuenv.values import dataclass
 from gpuenv.verify import compare, compare_lock
 
@@ -139,12 +140,22 @@ class BuiltImage:
         }
 
 
-def default_ref(spec: ImageSpec) -> str:
-    """Return the name an image gets by default: ``localhost/gpuenv/torch:2.8.0-cu128-py3.12``."""
-    row = spec.environment
+def default_ref(spec: ImageSpec, lock: Lock | None = None) -> str:
+    """Return the name an image gets by default: ``localhost/gpuenv/torch:2.8.0-cu128-py3.12``.
+
+    What is asked for beside the row and its features, and a lock, make a name of its own, by a
+    digest at its end: images that hold different things do not take the name from one another.
+    """
+    row, image = spec.environment, spec.image
     tag = f"{row.torch}-{row.torch_variant}-py{row.python.truncate(2)}"
-    parts = [tag, *(["devel"] if row.flavor == "devel" else []), *spec.image.features]
-    return f"{REPOSITORY}/{spec.image.name}:{'-'.join(parts)}"
+    parts = [tag, *(["devel"] if row.flavor == "devel" else []), *image.features]
+    plain = ImageRequest(name=image.name, features=image.features)
+    if lock is not None or row.overrides or image != plain:
+        content = spec.as_dict()["image"]
+        told = {key: value for key, value in content.items() if key not in {"name", "features"}}
+        locked = "" if lock is None else lock.digest
+        parts.append(request_digest(told, row.overrides, locked).removeprefix("sha256:")[:8])
+    return f"{REPOSITORY}/{image.name}:{'-'.join(parts)}"
 
 
 def plan_build(
@@ -180,7 +191,7 @@ def plan_build(
     return BuildPlan(
         spec=spec,
         context=context,
-        tags=tags or (default_ref(spec),),
+        tags=tags or (default_ref(spec, lock),),
         digest=digest,
         labels=tuple(sorted(labels)),
         build_args=build_args,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -109,6 +110,27 @@ def test_without_an_engine_a_plan_is_made_all_the_same(tmp_path: Path) -> None:
     plan = plan_order(CPU, shop(tmp_path, None, "3.12"))
     assert plan.spec.environment.base_image == "ubuntu:24.04"
     assert plan.ref == "localhost/gpuenv/torch:2.13.0-cpu-py3.12"
+
+
+def test_images_that_hold_other_things_have_other_names(tmp_path: Path) -> None:
+    place = shop(tmp_path, None, "3.12")
+
+    def ref(**image: Any) -> str:
+        return plan_order(replace(CPU, image=ImageRequest(**image)), place).ref
+
+    plain = "localhost/gpuenv/torch:2.13.0-cpu-py3.12"
+    assert ref() == plain
+    assert ref(features=("jupyter", "ssh")) == f"{plain}-jupyter-ssh"
+    assert ref(name="mine") == plain.replace("/torch:", "/mine:")
+    more = [
+        ref(env=(("A", "1"),)),
+        ref(env=(("A", "2"),)),
+        ref(companions=()),
+        ref(features=("ssh",), companions=()),
+    ]
+    assert len(set(more)) == len(more)
+    assert all(re.fullmatch(re.escape(plain) + r"(-ssh)?-[0-9a-f]{8}", one) for one in more)
+    assert more[-1].rpartition("-")[2] == more[-2].rpartition("-")[2], "features are told by name"
 
 
 def test_planning_changes_nothing_on_the_engine(tmp_path: Path) -> None:
