@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import shutil
@@ -30,7 +31,11 @@ class Completed:
 
 
 class ProgramNotFoundError(FileNotFoundError):
-    """The program is not on PATH."""
+    """The program is not on PATH, or what lies there is none."""
+
+
+class CommandTooLongError(OSError):
+    """The system starts no program with that much text in its arguments."""
 
 
 class ProgramTimeoutError(TimeoutError):
@@ -49,6 +54,23 @@ class ProgramFailedError(RuntimeError):
 _NOISE_BYTES = 65536
 _PATIENCE_S = 5.0
 _PR_SET_PDEATHSIG = 1
+# No permission, a file of another kind or of another processor, a link that leads nowhere.
+_NO_PROGRAM = frozenset({errno.EACCES, errno.EPERM, errno.ENOEXEC, errno.ELOOP})
+
+
+@contextlib.contextmanager
+def _starting(program: str) -> Iterator[None]:
+    """Tell in our words why a program could not be started."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as exc:
+        raise ProgramNotFoundError(program) from exc
+    except OSError as exc:
+        if exc.errno == errno.E2BIG:
+            raise CommandTooLongError(f"the arguments of {program} are too long") from exc
+        if exc.errno in _NO_PROGRAM:
+            raise ProgramNotFoundError(f"{program} cannot be executed") from exc
+        raise
 
 
 def find_program(name: str) -> str | None:
@@ -75,20 +97,20 @@ def run_program(
 
     Raises:
         ProgramNotFoundError: There is no such program.
+        CommandTooLongError: The system takes no arguments that long.
         ProgramTimeoutError: It was killed after ``timeout_s``.
     """
     try:
-        done = subprocess.run(
-            list(arguments),
-            input=stdin,
-            capture_output=True,
-            timeout=timeout_s,
-            env=None if env is None else dict(env),
-            cwd=cwd,
-            check=False,
-        )
-    except FileNotFoundError as exc:
-        raise ProgramNotFoundError(arguments[0]) from exc
+        with _starting(arguments[0]):
+            done = subprocess.run(
+                list(arguments),
+                input=stdin,
+                capture_output=True,
+                timeout=timeout_s,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                check=False,
+            )
     except subprocess.TimeoutExpired as exc:
         raise ProgramTimeoutError(f"{arguments[0]} did not end within {timeout_s:g} s") from exc
     return Completed(
@@ -113,10 +135,11 @@ def stream_program(
 
     Raises:
         ProgramNotFoundError: There is no such program.
+        CommandTooLongError: The system takes no arguments that long.
         ProgramTimeoutError: It was killed after ``timeout_s``.
         ProgramFailedError: It ended with another exit code than 0.
     """
-    try:
+    with _starting(arguments[0]):
         process = subprocess.Popen(
             list(arguments),
             stdin=subprocess.PIPE,
@@ -125,10 +148,6 @@ def stream_program(
             env=None if env is None else dict(env),
             start_new_session=True,
         )
-    except FileNotFoundError as exc:
-        raise ProgramNotFoundError(arguments[0]) from exc
-    except PermissionError as exc:
-        raise ProgramNotFoundError(f"{arguments[0]} cannot be executed") from exc
     noise = bytearray()
     try:
         yield from _lines(process, stdin, noise, timeout_s)
@@ -228,17 +247,16 @@ def run_in_terminal(
 
     Raises:
         ProgramNotFoundError: There is no such program.
+        CommandTooLongError: The system takes no arguments that long.
     """
     with _signals_passed_on() as pass_to:
-        try:
+        with _starting(arguments[0]):
             child = subprocess.Popen(
                 list(arguments),
                 env=None if env is None else dict(env),
                 stdout=sys.stderr.fileno() if output_to_stderr else None,
                 preexec_fn=_ending_with_us(),  # noqa: PLW1509 - one system call, no Python lock
             )
-        except (FileNotFoundError, PermissionError) as exc:
-            raise ProgramNotFoundError(arguments[0]) from exc
         pass_to(child)
         code = child.wait()
     return code if code >= 0 else 128 - code
@@ -333,10 +351,11 @@ def start_program(
 
     Raises:
         ProgramNotFoundError: There is no such program.
+        CommandTooLongError: The system takes no arguments that long.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which it inherits
     try:
-        with stderr.open("wb") as said:
+        with stderr.open("wb") as said, _starting(arguments[0]):
             child = subprocess.Popen(
                 list(arguments),
                 stdin=subprocess.DEVNULL,
@@ -345,8 +364,6 @@ def start_program(
                 env=None if env is None else dict(env),
                 preexec_fn=_ending_with_us(),  # noqa: PLW1509 - one system call, no Python lock
             )
-    except (FileNotFoundError, PermissionError) as exc:
-        raise ProgramNotFoundError(arguments[0]) from exc
     finally:
         signal.signal(signal.SIGINT, before)
     return RunningProgram(child)
@@ -362,20 +379,18 @@ def start_daemon(arguments: Sequence[str], *, log: Path, env: Mapping[str, str])
 
     Raises:
         ProgramNotFoundError: There is no such program.
+        CommandTooLongError: The system takes no arguments that long.
     """
-    with log.open("ab") as output:
-        try:
-            child = subprocess.Popen(
-                list(arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=dict(env),
-                cwd="/",
-                start_new_session=True,
-            )
-        except FileNotFoundError as exc:
-            raise ProgramNotFoundError(arguments[0]) from exc
+    with log.open("ab") as output, _starting(arguments[0]):
+        child = subprocess.Popen(
+            list(arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(env),
+            cwd="/",
+            start_new_session=True,
+        )
     # It is not ours to wait for, so it must not look like a child that was forgotten.
     child.returncode = 0
     return child.pid

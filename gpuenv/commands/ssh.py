@@ -627,7 +627,7 @@ def _run_session(
     forwards: tuple[tuple[int, int], ...],
 ) -> int:
     """Hand the terminal to ``ssh`` and return the exit code of what ran."""
-    from gpuenv.process import ProgramNotFoundError, run_in_terminal
+    from gpuenv.process import CommandTooLongError, ProgramNotFoundError, run_in_terminal
     from gpuenv.ssh.client import command_line, session_line, ssh_arguments
 
     out = output.current()
@@ -644,6 +644,14 @@ def _run_session(
     )
     try:
         code = run_in_terminal(arguments, output_to_stderr=out.json_mode)
+    except CommandTooLongError as exc:
+        from gpuenv.errors import UsageError
+
+        raise UsageError(
+            "the command is too long",
+            why="this system starts no program with that much text in its arguments",
+            fix="put it in a file of the workspace, or: gpuenv ssh NAME -- bash < FILE",
+        ) from exc
     except ProgramNotFoundError:
         from gpuenv.ssh.fallback import run_session
 

@@ -21,6 +21,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -122,11 +123,24 @@ class EnvironmentFiles:
             ConfigurationError: The file cannot be read.
         """
         try:
-            if path.stat().st_mode & _OTHERS:
+            status = path.stat()
+            if stat.S_ISFIFO(status.st_mode):  # nobody would ever write to it
+                raise ConfigurationError(
+                    f"cannot read {path}",
+                    why="it is a pipe and no file",
+                    fix="remove it",
+                )
+            if status.st_mode & _OTHERS:
                 path.chmod(0o600)
             return path.read_text("utf-8")
         except FileNotFoundError:
             return None
+        except UnicodeDecodeError as exc:
+            raise ConfigurationError(
+                f"cannot read {path}",
+                why=f"it holds something else than text: {exc.reason} at byte {exc.start}",
+                fix="put back what was there, or remove it",
+            ) from exc
         except OSError as exc:
             raise ConfigurationError(
                 f"cannot read {path}",

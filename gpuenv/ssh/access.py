@@ -116,4 +116,4 @@ def forget_access(environ: Mapping[str, str], alias: str) -> None:
 def known_blocks(environ: Mapping[str, str]) -> str:
     """Return what ``ssh`` is told of all environments."""
     paths = sorted((state_dir(environ) / "environments").glob("*/ssh_config"))
-    return "\n".join(path.read_text("utf-8").removeprefix(_HEADER) for path in paths)
+    return "\n".join(path.read_text("utf-8", "replace").removeprefix(_HEADER) for path in paths)

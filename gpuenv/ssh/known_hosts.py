@@ -11,6 +11,7 @@ import fcntl
 import re
 from typing import TYPE_CHECKING
 
+from gpuenv.errors import ConfigurationError
 from gpuenv.state import make_private_dir, state_dir, write_private_file
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from gpuenv.ssh.keys import PublicKey
 
+# What somebody else wrote into the file stays there, even where it is no text.
+_AS_IT_IS = ("utf-8", "surrogateescape")
+
 
 def known_hosts_path(environ: Mapping[str, str]) -> Path:
     """Return where the host keys of all environments stand."""
@@ -26,7 +30,11 @@ def known_hosts_path(environ: Mapping[str, str]) -> Path:
 
 
 def pin_host_key(path: Path, alias: str, key: PublicKey) -> None:
-    """Make a key the one and only key of an alias."""
+    """Make a key the one and only key of an alias.
+
+    Raises:
+        ConfigurationError: The file cannot be read or written.
+    """
     line = f"{alias} {key.type} {key.blob}"
     with _locked(path):
         before = _lines(path)
@@ -47,19 +55,27 @@ def forget_host(path: Path, alias: str) -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Let one gpuenv at a time change the file: each environment's command comes by here."""
-    make_private_dir(path.parent)
-    with path.with_name(path.name + ".lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    try:
+        make_private_dir(path.parent)
+        with path.with_name(path.name + ".lock").open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as exc:
+        raise ConfigurationError(
+            f"cannot use {path}",
+            why=exc.strerror or str(exc),
+            fix="make room, give write permission or remove what lies there; GPUENV_STATE_DIR "
+            "names another folder",
+        ) from exc
 
 
 def _write(path: Path, lines: tuple[str, ...]) -> None:
-    write_private_file(path, "".join(f"{text}\n" for text in lines).encode())
+    write_private_file(path, "".join(f"{text}\n" for text in lines).encode(*_AS_IT_IS))
 
 
 def _lines(path: Path) -> tuple[str, ...]:
     try:
-        return tuple(line for line in path.read_text("utf-8").splitlines() if line.strip())
+        return tuple(line for line in path.read_text(*_AS_IT_IS).splitlines() if line.strip())
     except FileNotFoundError:
         return ()
 

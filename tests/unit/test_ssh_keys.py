@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import re
 import struct
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuenv.containers.files import EnvironmentFiles
+from gpuenv.errors import ConfigurationError
 from gpuenv.ssh.environment import (
     admit,
     authorize,
@@ -20,6 +23,7 @@ from gpuenv.ssh.environment import (
     make_client_key,
     make_host_key,
     revoke,
+    revoked_keys,
     with_keys,
     without_keys,
 )
@@ -31,9 +35,12 @@ from gpuenv.ssh.keys import (
     parse_public_key,
     parse_public_keys,
 )
+from gpuenv.ssh.known_hosts import forget_host, pin_host_key
 from gpuenv.ssh.user_keys import find_user_keys, read_named_key, read_public_keys
+from gpuenv.state import make_private_dir
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 # The fingerprint is what `ssh-keygen -lf` of OpenSSH 9.2 prints of this line.
@@ -316,3 +323,57 @@ def test_a_comment_that_is_empty_revokes_nobody() -> None:
     bare = parse_public_key(" ".join(key(1).line.split()[:2]), origin="x")
     with pytest.raises(SshKeyError, match="may log in"):
         without_keys((bare,), "")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_bytes(b"\xff\xfe\x00"),
+        lambda path: path.mkdir(),
+        os.mkfifo,
+    ],
+    ids=["no text", "a folder", "a pipe"],
+)
+@pytest.mark.parametrize(
+    "read",
+    [
+        authorized_keys,
+        revoked_keys,
+        EnvironmentFiles.token,
+        lambda files: make_host_key(files, "train"),
+        lambda files: make_client_key(files, "train"),
+    ],
+    ids=["authorized", "revoked", "token", "host key", "client key"],
+)
+def test_a_file_of_ours_that_became_something_else_is_named(
+    files: EnvironmentFiles,
+    spoil: Callable[[Path], object],
+    read: Callable[[EnvironmentFiles], object],
+) -> None:
+    make_private_dir(files.folder)
+    for path in (
+        files.authorized_keys_path,
+        files.revoked_keys_path,
+        files.token_path,
+        files.host_key_path,
+        files.client_key_path,
+    ):
+        spoil(path)
+    with pytest.raises(ConfigurationError, match=f"cannot read {re.escape(str(files.folder))}"):
+        read(files)
+
+
+def test_known_hosts_keeps_lines_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "known_hosts"
+    path.write_bytes(b"\xff\xfe somebody's\n")
+    pin_host_key(path, "gpuenv-train", key(1))
+    forget_host(path, "gpuenv-other")
+    assert path.read_bytes() == (
+        b"\xff\xfe somebody's\n" + f"gpuenv-train {key(1).type} {key(1).blob}\n".encode()
+    )
+
+
+def test_known_hosts_that_are_a_folder_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot use") as told:
+        pin_host_key(tmp_path, "gpuenv-train", key(1))
+    assert told.value.why == "Is a directory"
