@@ -41,6 +41,8 @@ def session(seat: Seat, *, terminal: int | None = None) -> Iterator[tuple[int, i
         stdout=told if terminal is None else terminal,
         stderr=subprocess.DEVNULL if terminal is None else terminal,
         cwd=seat.workspace, env=dict(seat.environ), start_new_session=terminal is None,
+        # Whoever runs the tests under nohup has it ignored, and children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509 - no threads
     )  # fmt: skip
     try:
         os.close(told)
