@@ -415,7 +415,13 @@ def translate(status: int, message: str, about: str, address: str) -> GpuenvErro
             why=first,
             fix="check the command for a typing mistake; it must be inside the image",
         )
-    if "is not running" in text or "is paused" in text:
+    if "paused container" in text or "is paused" in text:
+        return e.ContainerNotRunningError(
+            f"{about} is paused",
+            why=first,
+            fix="somebody froze it with docker pause or podman pause; unpause lets it go on",
+        )
+    if "is not running" in text:
         return e.ContainerNotRunningError(
             f"{about} does not run", why=first, fix="start it with gpuenv start"
         )

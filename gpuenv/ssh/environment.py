@@ -477,7 +477,9 @@ def require_running(engine: ContainerEngine, *, name: str, owner: int) -> Enviro
         raise ContainerNotRunningError(
             f"{environment.identity.name} does not run",
             why=f"its container is {environment.container.state}",
-            fix=f"gpuenv start {environment.identity.name}",
+            fix=f"docker unpause {environment.container.name}"
+            if environment.container.state == "paused"
+            else f"gpuenv start {environment.identity.name}",
         )
     return environment
 

@@ -100,6 +100,7 @@ REFUSALS: tuple[tuple[int, str, type[Exception]], ...] = (
     ),
     (500, "mkdir /var/lib/docker/overlay2/x: no space left on device", e.DiskFullError),
     (409, "Container ab12 is not running", e.ContainerNotRunningError),
+    (409, "cannot start a paused container, try unpause instead", e.ContainerNotRunningError),
     (
         409,
         (
@@ -118,6 +119,15 @@ def test_a_refusal_becomes_its_own_error(status: int, words: str, error: type[Ex
     found = translate(status, words, "container x", "unix:///s")
     assert type(found) is error
     assert found.why
+
+
+@pytest.mark.parametrize(
+    "words", ["cannot start a paused container, try unpause instead", "Container x is paused"]
+)
+def test_what_is_paused_is_not_to_be_started_but_unpaused(words: str) -> None:
+    found = translate(409, words, "container x", "")
+    assert found.what == "container x is paused"
+    assert "unpause" in (found.fix or "")
 
 
 def test_the_refused_ulimit_is_named_for_whoever_asks_again() -> None:
