@@ -412,9 +412,14 @@ def _name(environment: str | None, name: str | None, launch: LaunchFlags) -> str
 
 
 def _forwards(session: SessionFlags) -> tuple[tuple[int, int], ...]:
-    from gpuenv.ssh.client import parse_forward
+    from gpuenv.ssh.client import parse_forward, require_forwards
 
-    return tuple(parse_forward(text) for text in session.forward or ())
+    if not session.forward:
+        return ()
+    from gpuenv.containers.facts import probe_port_free
+
+    asked = tuple(parse_forward(text) for text in session.forward)
+    return require_forwards(asked, port_free=probe_port_free)
 
 
 def _own_keys(

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 
 from gpuenv.containers.ports import parse_port
 from gpuenv.containers.users import USER
+from gpuenv.errors import UsageError
 from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _ALIVE_INTERVAL_S = 15
 _ALIVE_COUNT = 8
 # A socket's path ends at 104 characters on macOS, and ssh adds 17 to it for a while.
 _MAX_CONTROL_PATH = 86
+_LAST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +172,41 @@ def parse_forward(text: str) -> tuple[int, int]:
     here, sign, inside = text.partition(":")
     first = parse_port(here, flag="--forward")
     return first, parse_port(inside, flag="--forward") if sign else first
+
+
+def require_forwards(
+    forwards: tuple[tuple[int, int], ...], *, port_free: Callable[[int], bool]
+) -> tuple[tuple[int, int], ...]:
+    """Return what can be forwarded, each once: ``ssh`` would end with the kernel's words for it.
+
+    Args:
+        port_free: Whether nobody listens on a port here.
+
+    Raises:
+        UsageError: A port here is taken, or asked for twice.
+    """
+    once = tuple(dict.fromkeys(forwards))
+    seen: dict[int, int] = {}
+    for here, inside in once:
+        if here in seen:
+            raise UsageError(
+                f"--forward asks for port {here} here twice",
+                why=f"it cannot lead to {seen[here]} and to {inside} inside",
+                fix=f"give one another port here: --forward {_another(here)}:{inside}",
+            )
+        seen[here] = inside
+        if not port_free(here):
+            raise UsageError(
+                f"--forward cannot have port {here} here",
+                why="another program listens on it",
+                fix=f"end that program, or take another port: --forward {_another(here)}:{inside}",
+            )
+    return once
+
+
+def _another(port: int) -> int:
+    """Return a port that reminds of one and that nobody needs a right for."""
+    return port + 10000 if port + 10000 <= _LAST_PORT else port - 10000
 
 
 def _control_path(target: Target) -> str:

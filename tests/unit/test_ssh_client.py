@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from gpuenv.ssh.client import Target, render_block, settings, ssh_arguments
+import pytest
+
+from gpuenv.errors import UsageError
+from gpuenv.ssh.client import (
+    Target,
+    render_block,
+    require_forwards,
+    settings,
+    ssh_arguments,
+)
 from gpuenv.ssh.server import render_sshd_config
 
 TARGET = Target(
@@ -73,6 +82,23 @@ def test_a_socket_that_cannot_have_its_name_is_not_used() -> None:
             "100%": "/home/alice/100%%/ssh/gpuenv-train.mux",
         }
         assert dict(settings(deep))["ControlPath"] == expected[folder]
+
+
+def test_a_forward_is_made_once_however_often_it_is_asked_for() -> None:
+    asked = ((6006, 6006), (8080, 80), (6006, 6006))
+    assert require_forwards(asked, port_free=lambda _: True) == ((6006, 6006), (8080, 80))
+
+
+def test_a_port_here_that_another_program_has_is_told_with_a_way_out() -> None:
+    with pytest.raises(UsageError, match="cannot have port 6006 here") as told:
+        require_forwards(((8080, 80), (6006, 6007)), port_free=lambda port: port != 6006)
+    assert "--forward 16006:6007" in (told.value.fix or "")
+
+
+def test_one_port_here_cannot_lead_to_two_inside() -> None:
+    with pytest.raises(UsageError, match="port 60000 here twice") as told:
+        require_forwards(((60000, 1), (60000, 2)), port_free=lambda _: True)
+    assert "--forward 50000:2" in (told.value.fix or "")
 
 
 def test_nothing_of_the_users_goes_along_unless_asked() -> None:
