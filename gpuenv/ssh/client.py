@@ -23,6 +23,9 @@ _ALIVE_COUNT = 8
 # A socket's path ends at 104 characters on macOS, and ssh adds 17 to it for a while.
 _MAX_CONTROL_PATH = 86
 _LAST_PORT = 65535
+# A shell puts the last command in its own place, and of a process that a signal ends SSH reports no
+# code: 255 then looks like a lost connection. A shell with something left to do waits: 128 + N.
+_OWN_CODE = "trap : EXIT; "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +160,7 @@ def session_line(line: str | None, *, workdir: str, tmux: str | None = None) -> 
     """
     go = f"cd {shlex.quote(workdir)} || exit; " if workdir else ""
     if tmux is None:
-        return None if line is None else f"{go}{line}"
+        return None if line is None else f"{_OWN_CODE}{go}{line}"
     known = 'infocmp "$TERM" >/dev/null 2>&1 || export TERM=xterm-256color; '
     inside = "" if line is None else f" {shlex.quote(line)}"
     return f"{go}{known}exec tmux new-session -A -s {shlex.quote(tmux)}{inside}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +32,12 @@ pytestmark = [pytest.mark.ssh, pytest.mark.engine]
 @pytest.mark.parametrize("code", [0, 7, 254])
 def test_a_command_ends_with_its_own_exit_code(seat: Seat, code: int) -> None:
     assert seat.ssh("--", f"exit {code}").exit_code == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_command_that_a_signal_ends_is_no_lost_connection(seat: Seat, number: int) -> None:
+    """SSH has no code for it and says 255; with ``gpuenv run`` it is 128 + N as in a shell."""
+    assert seat.ssh("--", "sh", "-c", f"kill -{number} $$").exit_code == 128 + number
 
 
 def test_one_word_is_a_line_and_several_are_taken_as_they_are(seat: Seat) -> None:
