@@ -21,7 +21,7 @@ from gpuenv.index.wheels import (
     scan_wheelhouse,
     torch_constraints,
 )
-from gpuenv.matrix.resolve import resolve
+from gpuenv.matrix.resolve import nearest_environments, resolve
 from gpuenv.render import UV_REQUIREMENT, later_requirements, torch_requirements
 from gpuenv.spec import WheelKey
 from gpuenv.values import dataclass
@@ -106,22 +106,31 @@ def _settle(
 ) -> Settled:
     local = scan_wheelhouse(sources)
     answers: list[WheelAnswer] = []
+
+    def ask(row: EnvironmentSpec) -> WheelAnswer | None:
+        """Return what the row's source says of its wheel, ``None`` for one that lies here."""
+        if row.source == "wheelhouse":
+            return None
+        key = WheelKey(torch=row.torch, variant=row.torch_variant, python=row.python, arch=row.arch)
+        places = [(place, "torch") for place in places_of(key, row.source, sources)]
+        pages.update(fetch_pages(client, [place for place in places if place not in pages]))
+        return find_wheel(key, row.source, pages=pages, sources=sources, local=local)
+
     while True:
-        row = resolve(
-            matrix,
-            request,
-            availability_of(answers, local=local, sources=sources),
-            host=host,
-            local_bases=local_bases,
-        )
-        answer = None
-        if row.source != "wheelhouse":
-            key = WheelKey(
-                torch=row.torch, variant=row.torch_variant, python=row.python, arch=row.arch
+        availability = availability_of(answers, local=local, sources=sources)
+        try:
+            row = resolve(matrix, request, availability, host=host, local_bases=local_bases)
+        except UnsupportedCombinationError:
+            # What is suggested instead shall be there as well.
+            others = nearest_environments(
+                matrix, request, availability, host=host, local_bases=local_bases
             )
-            places = [(place, "torch") for place in places_of(key, row.source, sources)]
-            pages |= fetch_pages(client, [place for place in places if place not in pages])
-            answer = find_wheel(key, row.source, pages=pages, sources=sources, local=local)
+            missing = [it for it in map(ask, others) if it is not None and it.state != "available"]
+            if not missing:
+                raise
+            answers += missing
+            continue
+        answer = ask(row)
         if answer is None or answer.state == "available":
             return Settled(environment=row, answer=answer, passed_over=_passed_over(answers))
         # Each answer takes away a row or a whole source, so this comes to an end.

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, TypeVar
 from gpuenv.errors import UnsupportedCombinationError
 from gpuenv.matrix.bases import devel_wheels
 from gpuenv.matrix.nearest import nearest_verdicts, refusal_reason
-from gpuenv.matrix.rules import judge
+from gpuenv.matrix.rules import RULES, SOFT_RULES, judge
 from gpuenv.matrix.wish import asks_host, plan_wish
 from gpuenv.spec import Availability, EnvironmentSpec, HostGpus
 from gpuenv.versions import CudaVersion, CudnnVersion, NcclVersion
 
 if TYPE_CHECKING:
     from gpuenv.matrix.model import Matrix, Row
-    from gpuenv.matrix.rules import Verdict
+    from gpuenv.matrix.rules import Rule, Verdict
     from gpuenv.matrix.wish import Wish
     from gpuenv.spec import MatrixRequest
 
@@ -138,26 +138,67 @@ def _max_gcc(matrix: Matrix, row: Row) -> str | None:
     return toolkit.max_gcc if toolkit is not None else None
 
 
+def nearest_environments(
+    matrix: Matrix,
+    request: MatrixRequest,
+    availability: Availability,
+    *,
+    host: HostGpus,
+    local_bases: frozenset[str],
+) -> tuple[EnvironmentSpec, ...]:
+    """Return what a refusal suggests, closest first, for a caller who can ask the sources of it."""
+    wish = plan_wish(request, host)
+    verdicts = judge_all(matrix, wish, availability=availability, local_bases=local_bases)
+    nearest = nearest_verdicts(matrix, wish, verdicts, limit=_NEAREST_SHOWN)
+    return tuple(environment_spec(matrix, wish, it) for it in nearest if it.broken <= SOFT_RULES)
+
+
+def _ways_in_words(wish: Wish, nearest: tuple[Verdict, ...]) -> str:
+    """Write the two closest ways out as flags; of others only the wheel can be named."""
+    ways = [_flags(wish, it) for it in nearest if it.broken <= SOFT_RULES]
+    shown = list(dict.fromkeys(filter(None, ways)))[:2]
+    if shown:
+        return f"try {', or '.join(shown)}"
+    labels = [it.row.label for it in nearest if "source" not in it.broken][:2]
+    if labels:
+        return f"closest is {' or '.join(labels)}"
+    return "name a source that has it with --torch-index-url or --wheelhouse" if nearest else ""
+
+
+def _flags(wish: Wish, verdict: Verdict) -> str:
+    """Return the flags that turn a request into one that a row fulfils."""
+    row = verdict.row
+    named = wish.request.torch
+    has_patch = named is not None and len(named.parts) > len(row.minor.parts)
+    values: dict[Rule, object] = {
+        "torch": row.torch if has_patch else row.minor,
+        "cuda": row.cuda or "cpu",
+        "python": verdict.base.python,
+        "cudnn": row.cudnn,
+        "nccl": row.nccl,
+    }
+    flags = [(rule, values[rule]) for rule in RULES if rule in verdict.broken]
+    if any(value is None for _, value in flags):
+        return ""  # it has no cuDNN at all, for example
+    return " ".join(f"--{rule} {value}" for rule, value in flags)
+
+
 def refusal(
     matrix: Matrix, wish: Wish, verdicts: tuple[Verdict, ...]
 ) -> UnsupportedCombinationError:
     """Put a refusal into words: what was asked, the rule that refused it, the nearest rows."""
     nearest = nearest_verdicts(matrix, wish, verdicts, limit=_NEAREST_SHOWN)
     reason = refusal_reason(matrix, wish, verdicts)
-    names = [verdict.row.label for verdict in nearest[:2]]
-    fix = reason.instead
-    if names:
-        closest = (
-            f"the nearest rows are {' and '.join(names)}"
-            if len(names) > 1
-            else (f"the nearest row is {names[0]}")
-        )
-        fix = f"{fix}; {closest}" if fix else closest
+    ways = _ways_in_words(wish, nearest)
+    fix = "; ".join(filter(None, (reason.instead, ways)))
     if asks_host(wish.request) and wish.gpus:
         way_out = "--gpu names the GPUs that matter, --cuda cpu does without them"
         fix = f"{fix}; {way_out}" if fix else way_out
+    exists = reason.rules == ("source",)
     return UnsupportedCombinationError(
-        f"no PyTorch wheel fits {wish.in_words()}",
+        f"no source at hand has a PyTorch wheel for {wish.in_words()}"
+        if exists
+        else f"no PyTorch wheel fits {wish.in_words()}",
         why=reason.why,
         fix=fix,
         data={

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpuenv.cli import main
+from gpuenv.errors import UnsupportedCombinationError
 from gpuenv.index.simple import SimpleClient
 from gpuenv.index.sources import Constraint, PackageSources, Setting, Source
 from gpuenv.matrix.document import read_document, write_document
@@ -205,6 +206,16 @@ def test_a_cap_of_this_host_guides_a_free_choice_and_yields_to_a_request(
     assert asked.warnings == (
         "torch<2.14 (/etc/caps.txt) is set aside: nothing within it fulfils the request",
     )
+
+
+def test_a_refusal_suggests_only_what_the_sources_have(server: IndexServer) -> None:
+    # 2.12 and 2.14 are nearer to 2.11 in the matrix, and no source has them.
+    serve(server, "torch", release("2.13.0", "2026-07-08", torch_wheel("2.13.0", "13.0")))
+    with pytest.raises(UnsupportedCombinationError) as caught:
+        settle(server, "2.11", "torch<3")
+    assert caught.value.what.startswith("no source at hand has a PyTorch wheel for torch 2.11")
+    assert caught.value.fix == "try --torch 2.13"
+    assert [row["torch"] for row in caught.value.data["nearest"]] == ["2.13.0"]
 
 
 def test_an_index_that_cannot_be_asked_is_an_error_and_not_a_pass(

@@ -75,6 +75,10 @@ def test_a_refusal_is_exit_3_with_the_nearest_rows(capsys: pytest.CaptureFixture
         "2.8.0+cu126",
     ]
     assert set(nearest[0]) >= KEYS
+    # What to do instead is said in flags, and they do lead to a row.
+    assert answer["errors"][0]["fix"].endswith("; try --torch 2.7, or --cuda 12.6")
+    for way in (("--torch", "2.7", "--cuda", "11.8"), ("--torch", "2.8", "--cuda", "12.6")):
+        assert run_json(capsys, "matrix", "resolve", *way)["exit_code"] == 0
 
 
 @pytest.mark.parametrize(
