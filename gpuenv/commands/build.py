@@ -49,7 +49,10 @@ def register(app: typer.Typer) -> None:
             bool, typer.Option("--push", help="Push every name to its registry afterwards.")
         ] = False,
         dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Print the plan and build nothing.")
+            bool,
+            typer.Option(
+                "--dry-run", help="Print the plan (-v: and the Dockerfile), build nothing."
+            ),
         ] = False,
         matrix_file: MatrixOption = None,
     ) -> None:
@@ -108,8 +111,9 @@ def _print_plan(plan: BuildPlan) -> None:
     out.text(f"torch     {row.torch}+{row.torch_variant} from {row.source}")
     out.text(f"python    {row.python} on {row.base_image}")
     out.text(f"needs     {plan.needed_bytes / 1e9:.0f} GB at the peak")
-    out.text("")
-    out.text(plan.context.dockerfile)
+    if out.verbosity > 0:
+        out.text("")
+        out.text(plan.context.dockerfile)
 
 
 def _print_image(image: BuiltImage, pushed: dict[str, str]) -> None:
