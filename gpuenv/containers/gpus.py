@@ -115,7 +115,7 @@ def plan_gpus(
     container (nvidia-container-toolkit#48).
 
     Args:
-        require: Refuse instead of running on the CPU.
+        require: Refuse instead of running on the CPU, as a count or names do in any case.
         taken: Indexes and UUIDs that other containers of ours have; a count avoids them.
 
     Raises:
@@ -182,6 +182,14 @@ def _plan_unseen(wish: GpuWish, caps: EngineCapabilities, *, require: bool, why:
 
 def _without_gpu(wish: GpuWish, why: str, *, require: bool) -> GpuPlan:
     reason = why or "this host has none"
+    if isinstance(wish, GpuCount | GpuNames):
+        # Who says how many or which has a computation in mind that the CPU would not end in time.
+        asked = ",".join(wish.names) if isinstance(wish, GpuNames) else str(wish.count)
+        raise NoGpuError(
+            f"--gpus {asked} was asked for and there is no GPU",
+            why=reason,
+            fix="--gpus auto runs on the CPU as well; gpuenv doctor looks for the cause",
+        )
     if require:
         raise NoGpuError(
             "a GPU is required and there is none",

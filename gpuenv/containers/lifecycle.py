@@ -333,7 +333,8 @@ def select_environments(
     """Return the environments a user means by a word.
 
     A name (all its kinds), ``NAME-KIND``, the container's name or id, or the beginning of a name
-    that only one has.
+    that only one has. A command's container (``run``) has the name of its folder's environment and
+    more; it is not meant where that environment is.
 
     Raises:
         EnvironmentNotFoundError: None is meant.
@@ -348,6 +349,10 @@ def select_environments(
         if matches:
             return tuple(matches)
     begun = [e for e in environments if word and e.identity.name.startswith(word)]
+    folders = tuple(f"{e.identity.name}-" for e in begun if e.identity.kind != "run")
+    begun = [
+        e for e in begun if e.identity.kind != "run" or not e.identity.name.startswith(folders)
+    ]
     names = sorted({e.identity.name for e in begun})
     if len(names) == 1:
         return tuple(begun)

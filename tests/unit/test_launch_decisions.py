@@ -189,15 +189,26 @@ def test_by_the_hook_the_nodes_are_given_explicitly_and_by_cdi_not() -> None:
     assert plan_gpus("all", TWO_GPUS, replace(CAPS, gpu="cdi-request")).devices == ()
 
 
-@pytest.mark.parametrize(
-    ("wish", "warn"), [("auto", False), ("all", True), (GpuCount(count=1), True)]
-)
+@pytest.mark.parametrize(("wish", "warn"), [("auto", False), ("all", True)])
 def test_without_a_gpu_it_is_the_cpu_said_aloud(wish: Any, warn: bool) -> None:
     plan = plan_gpus(wish, NO_GPU, CAPS)
     assert plan.request is None
     assert "CPU" in plan.note
     assert "Driver Not Loaded" in plan.note
     assert plan.warn == warn
+
+
+@pytest.mark.parametrize(
+    ("wish", "asked"),
+    [(GpuCount(count=2), "--gpus 2 "), (GpuNames(names=("7", "8")), "--gpus 7,8 ")],
+)
+def test_a_number_or_names_without_a_gpu_are_refused_and_not_run_on_the_cpu(
+    wish: Any, asked: str
+) -> None:
+    with pytest.raises(NoGpuError) as caught:
+        plan_gpus(wish, NO_GPU, CAPS)
+    assert caught.value.what.startswith(asked)
+    assert "Driver Not Loaded" in caught.value.why
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,25 @@ def test_environments_are_found_by_name_kind_and_owner(engine: FakeEngine) -> No
             kinds(word)
 
 
+def test_the_beginning_of_a_name_means_the_environment_and_not_a_command_of_its_folder(
+    engine: FakeEngine,
+) -> None:
+    start_planned(engine, plan(engine, name="proj-3f2a", kind="ssh"), on_note=silent)
+    start_planned(
+        engine, plan(engine, name="proj-3f2a-abe9", kind="run", session="s2"), on_note=silent
+    )
+    start_planned(engine, plan(engine, name="lone-11aa-0b0b", session="s3"), on_note=silent)
+    everything = list_environments(engine)
+
+    def names(word: str) -> list[str]:
+        return [e.identity.name for e in select_environments(everything, word)]
+
+    assert names("proj") == ["proj-3f2a"]
+    assert names("proj-3f2a") == ["proj-3f2a"]
+    assert names("proj-3f2a-abe9") == ["proj-3f2a-abe9"]
+    assert names("lone") == ["lone-11aa-0b0b"]
+
+
 def test_one_whose_start_was_cut_off_is_not_started_as_it_is(engine: FakeEngine) -> None:
     """Gpuenv was killed between making the container and putting its files in."""
     for kind, fix in (("ssh", "gpuenv ssh --name train"), ("run", "gpuenv rm train")):
