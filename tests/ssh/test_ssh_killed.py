@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import secrets
 import select
 import signal
 import subprocess
@@ -32,7 +33,8 @@ def session(seat: Seat, *, terminal: int | None = None) -> Iterator[tuple[int, i
     Afterwards gpuenv must have ended by what was done to it, and not well.
     """
     inside, told = os.pipe()
-    line = "echo inside; exec sleep 600"
+    mine = f"sleep 600.{secrets.randbelow(10**9):09}"  # an earlier test's may still be ending
+    line = f"echo inside; exec {mine}"
     # By setsid the terminal is the one that controls gpuenv's session, as a window's is.
     before = [] if terminal is None else ["setsid", "--ctty"]
     process = subprocess.Popen(
@@ -49,7 +51,7 @@ def session(seat: Seat, *, terminal: int | None = None) -> Iterator[tuple[int, i
         if terminal is None:
             assert os.read(inside, 100) == b"inside\n"
         else:
-            seat.inside("until pgrep -x sleep >/dev/null; do sleep 0.1; done")
+            seat.inside(f"until pgrep -fx '{mine}' >/dev/null; do sleep 0.1; done")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         if not children.exists():
             missing("/proc with the children of a process")
