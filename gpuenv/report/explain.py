@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gpuenv.checks.model import Check, Side
 
 MESSAGE_PREFIX = "message."
+_WORDS_OF_A_MESSAGE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +199,21 @@ def _by_text(wanted: str, entries: Iterable[Explanation]) -> tuple[Explanation, 
     enough = 8
     if len(lowered) < enough or " " not in lowered:
         return ()
-    return tuple(entry for entry in entries if any(lowered in text.lower() for text in entry.text))
+    whole = tuple(entry for entry in entries if any(lowered in it.lower() for it in entry.text))
+    return whole or _by_cut_line(lowered.split(), entries)
+
+
+def _by_cut_line(words: Sequence[str], entries: Iterable[Explanation]) -> tuple[Explanation, ...]:
+    """Return the messages of which a line holds a part at its end, where it was cut off.
+
+    Three words in a row are the least: fewer are in too many messages.
+    """
+    for start in range(len(words) - _WORDS_OF_A_MESSAGE + 1):
+        part = " ".join(words[start:])
+        hits = [it for it in entries if any(text.lower().startswith(part) for text in it.text)]
+        if hits:
+            return tuple(hits)
+    return ()
 
 
 def _load_texts() -> dict[str, Mapping[str, Any]]:

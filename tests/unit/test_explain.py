@@ -176,6 +176,18 @@ def test_every_message_is_led_to_by_a_printed_line() -> None:
     assert names - set(MESSAGES) == untried
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("CUDA error: no kernel image is available", "message.no-kernel-image"),
+        ("RuntimeError: CUDA error: no kernel image", "message.no-kernel-image"),
+        ("E: fatal error: Python.h: No such", "message.python-h"),
+    ],
+)
+def test_a_line_that_was_cut_off_leads_there_as_well(line: str, expected: str) -> None:
+    assert [entry.id for entry in find_explanations(line, KNOWN)] == [expected]
+
+
 def test_the_last_part_of_an_id_is_enough() -> None:
     assert find_explanations("getpwuid", KNOWN)[0].id == "message.getpwuid"
 
