@@ -226,7 +226,12 @@ def settle_order(order: ImageOrder, shop: Workshop, *, get_base: bool = False) -
     row = settled.environment
     if base is not None and order.image.base is None:
         row = replace(row, base_image=base.ref)
-    for note in (*settled.passed_over, *row.notes):
+    if settled.passed_over:
+        wheels = ", ".join(settled.passed_over)
+        shop.tell.note(f"passing over torch {wheels}: cannot be had here (-v says why)")
+    for reason in settled.reasons:
+        shop.tell.detail(reason)
+    for note in row.notes:
         shop.tell.note(note)
     for warning in (*settled.warnings, *row.warnings):
         shop.tell.warn(warning)

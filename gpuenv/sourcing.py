@@ -42,13 +42,15 @@ class Settled:
 
     Attributes:
         answer: ``None`` when the wheel lies in a directory of this host.
-        passed_over: Which better rows could not be had, and why; one sentence a reason.
+        passed_over: Which better wheels could not be had.
+        reasons: Why, one line a reason.
         warnings: What had to be set aside to fulfil the request.
     """
 
     environment: EnvironmentSpec
     answer: WheelAnswer | None = None
     passed_over: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -132,20 +134,26 @@ def _settle(
             continue
         answer = ask(row)
         if answer is None or answer.state == "available":
-            return Settled(environment=row, answer=answer, passed_over=_passed_over(answers))
+            return Settled(
+                environment=row,
+                answer=answer,
+                passed_over=tuple(dict.fromkeys(_wheel(it) for it in answers)),
+                reasons=_reasons(answers),
+            )
         # Each answer takes away a row or a whole source, so this comes to an end.
         answers.append(answer)
 
 
-def _passed_over(answers: list[WheelAnswer]) -> tuple[str, ...]:
+def _wheel(answer: WheelAnswer) -> str:
+    return f"{answer.key.torch}+{answer.key.variant}"
+
+
+def _reasons(answers: list[WheelAnswer]) -> tuple[str, ...]:
     """Return one line for each reason why wheels could not be had."""
     by_reason: dict[str, dict[str, None]] = {}
     for answer in answers:
-        wheel = f"{answer.key.torch}+{answer.key.variant}"
-        by_reason.setdefault(answer.reason, {})[wheel] = None
-    return tuple(
-        f"passing over torch {', '.join(wheels)}: {reason}" for reason, wheels in by_reason.items()
-    )
+        by_reason.setdefault(answer.reason, {})[_wheel(answer)] = None
+    return tuple(f"{', '.join(wheels)}: {reason}" for reason, wheels in by_reason.items())
 
 
 def deliver(

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Level: TypeAlias = Literal["detail", "note", "warning"]
 
 _OUR_IMAGE = "org.gpuenv.spec"
+_VARIANT = "org.gpuenv.torch-variant"
 _HOME_MODE = 0o775
 _LOG_BYTES = 32 << 20
 _STOP_TIMEOUT_S = 10
@@ -222,7 +223,7 @@ def plan_container(wish: ContainerWish, facts: LaunchFacts) -> ContainerPlan:
         image_id=facts.image.id,
         volumes=volumes,
         folders=_folders(user, volumes, facts.image),
-        notes=_notes(user, gpu, limits),
+        notes=_notes(facts.image, user, gpu, limits),
     )
 
 
@@ -254,10 +255,12 @@ def _folders(
     )
 
 
-def _notes(user: UserPlan, gpu: GpuPlan, limits: LimitPlan) -> tuple[Note, ...]:
+def _notes(image: ImageInfo, user: UserPlan, gpu: GpuPlan, limits: LimitPlan) -> tuple[Note, ...]:
     said: list[Note] = []
     if gpu.note:
-        said.append(Note(level="warning" if gpu.warn else "note", text=gpu.note))
+        # An image without CUDA runs on the CPU everywhere: nothing is missing then.
+        level: Level = "detail" if image.labels.get(_VARIANT) == "cpu" else "note"
+        said.append(Note(level="warning" if gpu.warn else level, text=gpu.note))
     said.append(Note(level="detail", text=f"user: {user.reason}"))
     if user.warning:
         said.append(Note(level="warning", text=user.warning))

@@ -80,10 +80,7 @@ def plan_wish(request: MatrixRequest, host: HostGpus) -> Wish:
     if not asks_host(request):
         return wish
     if not host.gpus:
-        note = (
-            f"no GPU was asked for and none was found here ({host.found_via}): choosing cpu; "
-            "--cuda or --gpu asks for CUDA"
-        )
+        note = f"no GPU found, so choosing cpu: {host.found_via}; --cuda or --gpu asks for CUDA"
         return replace(wish, cuda="cpu", notes=(*wish.notes, note))
     names = ", ".join(dict.fromkeys(gpu_in_words(gpu) for gpu in host.gpus))
     driver = f", driver {host.driver_release}" if host.driver_release else ""

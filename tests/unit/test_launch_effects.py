@@ -101,6 +101,20 @@ def silent(_: Note) -> None:
     return None
 
 
+@pytest.mark.parametrize(("variant", "level"), [("cpu", "detail"), ("cu128", "note")])
+def test_that_there_is_no_gpu_is_told_where_the_image_could_use_one(
+    engine: FakeEngine, variant: str, level: str
+) -> None:
+    labels = {"org.gpuenv.spec": "{}", "org.gpuenv.torch-variant": variant}
+    engine.add_image("localhost/gpuenv/torch:1", labels=labels)
+    notes = plan(engine, inventory=GpuInventory(why="no driver")).notes
+    assert [it.level for it in notes if it.text == "no GPU found, so on the CPU: no driver"] == [
+        level
+    ]
+    asked = plan(engine, inventory=GpuInventory(why="no driver"), gpus="all").notes
+    assert [it.level for it in asked if it.text.startswith("no GPU found")] == ["warning"]
+
+
 # --- starting ------------------------------------------------------------------------------------
 
 

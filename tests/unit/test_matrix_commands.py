@@ -123,7 +123,7 @@ def test_choosing_cpu_for_want_of_a_gpu_is_said_aloud(capsys: pytest.CaptureFixt
     assert main(["matrix", "resolve"]) == 0
     captured = capsys.readouterr()
     assert "torch        2.15.0+cpu" in captured.out
-    assert "note: no GPU was asked for and none was found here (a test)" in captured.err
+    assert "note: no GPU found, so choosing cpu: a test" in captured.err
 
 
 def test_auto_takes_this_host_s_gpus(
