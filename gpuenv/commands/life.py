@@ -250,8 +250,6 @@ def top(
 
     Example: gpuenv top --once --json
     """
-    import time
-
     from gpuenv.commands.site import open_site
     from gpuenv.containers.usage import UsageMeter
     from gpuenv.errors import ConfigurationError
@@ -267,12 +265,13 @@ def top(
     with open_site(engine_address) as site:
         engine = site.engine
         meter = UsageMeter(engine, gpu_use=probe_gpu_use if engine.capabilities.local else None)
-        meter.read(_mine(site, everybody=everybody))
         if once or out.json_mode:
-            time.sleep(min(interval, 1.0))  # a rate needs two readings
-            uses, gpus = meter.read(_mine(site, everybody=everybody))
+            uses, gpus = meter.read_rates(
+                lambda: _mine(site, everybody=everybody), apart_s=min(interval, 1.0)
+            )
             out.answer(_use_data(uses, gpus), human=lambda: _print_uses(uses, gpus))
             return
+        meter.read(_mine(site, everybody=everybody))
         _live(site, meter, interval=interval, everybody=everybody)
 
 

@@ -6,12 +6,17 @@ its control group, or asked of the engine where the groups do not tell.
 
 from __future__ import annotations
 
+import queue
 import re
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv.engine.errors import ContainerNotFoundError, ContainerNotRunningError
 from gpuenv.engine.usage import cpu_percent
+from gpuenv.errors import GpuenvError
 from gpuenv.host.gpu_inventory import GpuUse
 from gpuenv.values import dataclass
 
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 
 _CONTAINER_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 _PROC = Path("/proc")
+_READERS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,14 +143,12 @@ class UsageMeter:
             use = self._gpu_use()
         shares = share_gpus(use, self._owners(use, running))
         uses = []
-        now: dict[str, UsageSample] = {}
+        now = self._samples([environment.container.id for environment in running])
         for environment in running:
             container = environment.container.id
-            try:
-                sample = self._engine.usage(container)
-            except (ContainerNotFoundError, ContainerNotRunningError):
+            sample = now.get(container)
+            if sample is None:
                 continue  # it ended between the list and now
-            now[container] = sample
             before = self._before.get(container)
             uses.append(
                 ContainerUse(
@@ -160,6 +164,64 @@ class UsageMeter:
             )
         self._before = now
         return tuple(uses), use
+
+    def read_rates(
+        self,
+        listed: Callable[[], Iterable[Environment]],
+        *,
+        apart_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> tuple[tuple[ContainerUse, ...], GpuUse]:
+        """Read twice, which a rate needs, and return the second reading.
+
+        Args:
+            listed: Lists the environments, for each reading anew.
+            apart_s: From one reading to the next. Docker before 23 holds an answer back until its
+                own next measurement, up to 1 s; what it took so is not waited for again.
+        """
+        begun = clock()
+        self.read(listed())
+        sleep(max(0.0, apart_s - (clock() - begun)))
+        return self.read(listed())
+
+    def _samples(self, containers: list[str]) -> dict[str, UsageSample]:
+        """Read containers at the same time, since an engine may take a second for each.
+
+        Each request has a connection of its own, so the readers share nothing. They are daemons:
+        Ctrl-C does not wait for an engine that does not answer.
+
+        Returns:
+            Container id → sample, without those that have ended.
+        """
+        waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for container in containers:
+            waiting.put(container)
+        samples: dict[str, UsageSample] = {}
+        failures: list[GpuenvError] = []
+
+        def read_waiting() -> None:
+            with suppress(queue.Empty):
+                while not failures:
+                    container = waiting.get_nowait()
+                    try:
+                        samples[container] = self._engine.usage(container)
+                    except (ContainerNotFoundError, ContainerNotRunningError):
+                        continue
+                    except GpuenvError as failure:
+                        failures.append(failure)
+
+        readers = [
+            threading.Thread(target=read_waiting, name="usage", daemon=True)
+            for _ in range(min(_READERS, len(containers)))
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        if failures:
+            raise failures[0]
+        return samples
 
     def _owners(self, use: GpuUse, running: list[Environment]) -> dict[int, str]:
         pids = {process.pid for process in use.processes}

@@ -46,7 +46,7 @@ from gpuenv.engine.errors import (
 )
 from gpuenv.engine.fake import FAKE_CAPABILITIES, FakeEngine
 from gpuenv.engine.fake_programs import Ended
-from gpuenv.engine.protocol import ContainerSpec, PortBinding, VolumeMount
+from gpuenv.engine.protocol import ContainerSpec, PortBinding, UsageSample, VolumeMount
 from gpuenv.errors import ConfigurationError, LaunchFailedError
 from gpuenv.host.gpu_inventory import GpuInventory, HostGpu, probe_gpu_use, probe_inventory
 from gpuenv.jupyter import (
@@ -745,6 +745,54 @@ def test_the_meter_joins_engine_and_gpus_and_asks_the_engine_where_groups_are_si
     assert use.environment.container.id == info.id
     assert [(share.device_index, share.sm_percent) for share in use.gpus] == [(0, 70)]
     assert gpus.found_via == "NVML"
+
+
+def test_containers_are_read_at_the_same_time(engine: FakeEngine) -> None:
+    """An engine takes up to a second for each: one after the other, five would take five."""
+    everyone = threading.Barrier(3, timeout=20)
+    usage = engine.usage
+
+    class Engine:
+        def usage(self, container: str) -> UsageSample:
+            everyone.wait()
+            return usage(container)
+
+    for number in range(3):
+        start_planned(
+            engine, plan(engine, name=f"train-{number}", session=f"s{number}"), on_note=silent
+        )
+    meter = UsageMeter(Engine(), gpu_use=None)  # type: ignore[arg-type]
+    uses, _ = meter.read(list_environments(engine))
+    assert {use.environment.identity.name for use in uses} == {"train-0", "train-1", "train-2"}
+    assert {use.memory_bytes for use in uses} == {100 << 20}
+
+
+def test_an_engine_that_fails_while_it_is_read_is_told(engine: FakeEngine) -> None:
+    class Engine:
+        def usage(self, container: str) -> UsageSample:
+            raise EngineTimeoutError("the container engine does not answer", why=container)
+
+    start_planned(engine, plan(engine), on_note=silent)
+    meter = UsageMeter(Engine(), gpu_use=None)  # type: ignore[arg-type]
+    with pytest.raises(EngineTimeoutError):
+        meter.read(list_environments(engine))
+
+
+@pytest.mark.parametrize(("took_s", "paused_s"), [(0.0, 1.0), (0.75, 0.25), (1.5, 0.0)])
+def test_what_an_engine_itself_waited_is_not_waited_for_again(
+    engine: FakeEngine, took_s: float, paused_s: float
+) -> None:
+    start_planned(engine, plan(engine), on_note=silent)
+    pauses: list[float] = []
+    times = iter((10.0, 10.0 + took_s))
+    (use,), _ = UsageMeter(engine, gpu_use=None).read_rates(
+        lambda: list_environments(engine),
+        apart_s=1.0,
+        clock=lambda: next(times),
+        sleep=pauses.append,
+    )
+    assert pauses == [paused_s]
+    assert use.cpu_percent == 0.0
 
 
 def test_a_container_that_ends_between_two_readings_is_left_out(engine: FakeEngine) -> None:
