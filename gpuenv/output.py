@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 RESULT_VERSION = "1"
 _UNBOUNDED = 10_000
 """Columns that no table of ours needs."""
+_NARROWEST = 20
+"""Columns below which a text is not broken further: a terminal that says 1 means nothing by it."""
 Status = Literal["success", "partial", "error"]
 
 
@@ -52,6 +54,24 @@ def _open_stream(stream: TextIO | None) -> TextIO:
     if stream is not None:
         return stream
     return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - for the whole process
+
+
+def _fold(line: str, width: int, hanging: int) -> str:
+    """Break a line between words; what is longer than a line, a path to copy, stays whole."""
+    if len(line) <= width:
+        return line
+    import textwrap
+
+    own = len(line) - len(line.lstrip())
+    indent = " " * max(hanging, own)
+    return textwrap.fill(
+        line,
+        max(width, _NARROWEST),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        expand_tabs=False,
+    )
 
 
 class Output:
@@ -89,8 +109,7 @@ class Output:
 
         stream = self._stderr if error else self._stdout
         colour = _wants_colour(stream, self._environ)
-        asked = self._environ.get("COLUMNS", "")
-        width = int(asked) if re.fullmatch(r"[1-9][0-9]{0,3}", asked) else None
+        width = self._asked_width()
         if width is None and not stream.isatty():
             width = 100
         return Console(
@@ -176,19 +195,41 @@ class Output:
             )
             self.answered = True
             return
-        self._say(f"error: {error.what}", style="bold red")
+        self._say(f"error[{error.slug}]: {error.what}", style="bold red")
         for label, text in (("why", error.why), ("fix", error.fix)):
             if text:
                 lines = text.splitlines() or [""]
                 indented = "\n".join([lines[0], *(f"       {line}" for line in lines[1:])])
-                self._say(f"  {label}: {indented}")
+                self._say(f"  {label}: {indented}", hanging=7)
 
-    def _say(self, text: str, *, style: str = "") -> None:
+    def _say(self, text: str, *, style: str = "", hanging: int = 2) -> None:
+        """Write lines; on a terminal no word is cut at its edge.
+
+        Args:
+            hanging: How far the continuation of a line that is too long stands in.
+        """
+        if (width := self._edge()) is not None:
+            text = "\n".join(_fold(line, width, hanging) for line in text.split("\n"))
         codes = {"yellow": "33", "bold red": "1;31"}
         if style and _wants_colour(self._stderr, self._environ):
             text = f"\x1b[{codes[style]}m{text}\x1b[0m"
         self._stderr.write(text + "\n")
         self._stderr.flush()
+
+    def _edge(self) -> int | None:
+        """Return the width of standard error, ``None`` where that is no terminal or has none."""
+        if not self._stderr.isatty():
+            return None
+        if (asked := self._asked_width()) is not None:
+            return asked
+        try:
+            return os.get_terminal_size(self._stderr.fileno()).columns or None
+        except (OSError, ValueError):
+            return None
+
+    def _asked_width(self) -> int | None:
+        asked = self._environ.get("COLUMNS", "")
+        return int(asked) if re.fullmatch(r"[1-9][0-9]{0,3}", asked) else None
 
     def _envelope(
         self,

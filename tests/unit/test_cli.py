@@ -15,6 +15,7 @@ import typer
 
 from gpuenv import __version__, output
 from gpuenv.cli import COMMANDS, load_command, main
+from gpuenv.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ def test_usage_error_in_words_goes_to_stderr(capsys: pytest.CaptureFixture[str])
     assert main(["--no-such-flag"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("error: No such option: --no-such-flag")
+    assert captured.err.startswith("error[usage]: No such option: --no-such-flag")
 
 
 @pytest.mark.parametrize(("name", "summary"), [(name, line) for name, _, line in COMMANDS])
@@ -87,7 +88,7 @@ def test_a_command_without_the_dashes_is_told_of_them(
 ) -> None:
     assert main(words) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"error: unexpected argument {words[2]}")
+    assert said.startswith(f"error[usage]: unexpected argument {words[2]}")
     assert f"fix: gpuenv {words[0]} … -- COMMAND" in said
 
 
@@ -133,7 +134,7 @@ def test_two_names_for_one_environment_are_a_mistake(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
-    assert capsys.readouterr().err.startswith("error: the name is given twice\n  why: ")
+    assert capsys.readouterr().err.startswith("error[usage]: the name is given twice\n  why: ")
 
 
 @pytest.mark.network  # the engine's socket, which is not there
@@ -153,7 +154,7 @@ def test_a_group_with_nothing_but_shared_flags_asks_for_a_command(
 ) -> None:
     assert main([*group, "-q"]) == 2
     assert capsys.readouterr().err == (
-        f"error: no command was given\n  fix: {' '.join(['gpuenv', *group])} --help\n"
+        f"error[usage]: no command was given\n  fix: {' '.join(['gpuenv', *group])} --help\n"
     )
 
 
@@ -181,7 +182,7 @@ def test_an_empty_value_is_a_mistake_and_no_path(
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     assert main(words) == 2
-    assert capsys.readouterr().err.startswith(f"error: {name} is empty\n")
+    assert capsys.readouterr().err.startswith(f"error[usage]: {name} is empty\n")
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -327,3 +328,51 @@ def test_ctrl_c_in_a_command_is_one_json_object_with_exit_130(
     answer = json.loads(capsys.readouterr().out)
     assert (answer["status"], answer["exit_code"]) == ("error", 130)
     assert answer["errors"][0]["slug"] == "interrupted"
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _said(stream: io.StringIO, columns: str = "30") -> str:
+    out = output.Output(
+        stdout=io.StringIO(), stderr=stream, environ={"COLUMNS": columns, "NO_COLOR": "1"}
+    )
+    out.note("no GPU found, so choosing cpu: no driver")
+    out.warn("the folder /a/very/long/path/that/is/wider/than/it stays whole")
+    out.fail(
+        UsageError("nothing was given to it", why="first of all this\nand that too, which is so")
+    )
+    return stream.getvalue()
+
+
+def test_on_a_terminal_lines_break_between_words_and_hang() -> None:
+    assert _said(_Terminal()) == (
+        "no GPU found, so choosing cpu:\n"
+        "  no driver\n"
+        "warning: the folder\n"
+        "  /a/very/long/path/that/is/wider/than/it\n"
+        "  stays whole\n"
+        "error[usage]: nothing was\n"
+        "  given to it\n"
+        "  why: first of all this\n"
+        "       and that too, which is\n"
+        "       so\n"
+    )
+
+
+def test_in_a_pipe_a_line_is_a_line() -> None:
+    said = _said(io.StringIO()).splitlines()
+    assert said[0] == "no GPU found, so choosing cpu: no driver"
+    assert said[2] == "error[usage]: nothing was given to it"
+    assert said[3:] == ["  why: first of all this", "       and that too, which is so"]
+
+
+def test_colour_does_not_count_for_the_width_of_a_line() -> None:
+    stream = _Terminal()
+    out = output.Output(
+        stdout=io.StringIO(), stderr=stream, environ={"COLUMNS": "40", "FORCE_COLOR": "1"}
+    )
+    out.warn("a line of forty columns is that")
+    assert stream.getvalue() == "\x1b[33mwarning: a line of forty columns is that\x1b[0m\n"

@@ -192,7 +192,7 @@ def test_file_that_cannot_be_written_is_told(
 ) -> None:
     target = tmp_path / "no" / "such" / "folder"
     assert main(["doctor", "--from", capture(), flag, str(target)]) == 2
-    assert f"error: cannot write {target}" in capsys.readouterr().err
+    assert f"]: cannot write {target}" in capsys.readouterr().err
 
 
 def test_github_summary_is_appended_where_github_asks(
@@ -238,7 +238,7 @@ def test_file_without_facts_is_refused(
     path = tmp_path / "x.json"
     path.write_text(text)
     assert main(["doctor", "--from", str(path)]) == 2
-    assert "error:" in capsys.readouterr().err
+    assert "error[configuration]:" in capsys.readouterr().err
 
 
 def test_missing_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
