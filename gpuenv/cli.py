@@ -101,7 +101,9 @@ def load_command(name: str) -> Any:
     return commands.get(name)
 
 
-_UNKNOWN_COMMAND = re.compile(r"No such command '(.+)'\.?")
+_UNKNOWN_COMMAND = re.compile(r"No such command '(.+?)'\.?(?: Did you mean (.+)\?)?")
+_UNKNOWN_OPTION = re.compile(r"No such option: (--?[\w-]+).*")
+_FLAGS_FOR_WORDS = {"version": "gpuenv --version", "help": "gpuenv --help"}
 
 app = typer.Typer(
     name="gpuenv",
@@ -162,7 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911 - one 
         out.fail(error)
         return error.exit_code
     except typer.TyperException as error:
-        return _usage(out, error.format_message())
+        return _usage(out, error.format_message(), argv)
     except (KeyboardInterrupt, typer.Abort):
         out.fail(InterruptedByUserError("interrupted"))
         return EXIT_INTERRUPTED
@@ -194,22 +196,44 @@ def _reader_left() -> int:
     return EXIT_OK
 
 
-def _usage(out: output.Output, message: str) -> int:
+def _usage(out: output.Output, message: str, argv: Sequence[str]) -> int:
     """Report what typer says of the command line; a group without a command shows its help."""
     asked_help = f"gpuenv {out.command} --help".replace("  ", " ")
     if message.startswith("Usage: ") and not out.json_mode:
         sys.stderr.write(message + "\n")
     elif message.startswith("Usage: ") or message == "Missing command.":
         out.fail(UsageError("no command was given", fix=asked_help))
-    elif (unknown := _UNKNOWN_COMMAND.fullmatch(message)) and not out.command:
-        import difflib
-
-        near = difflib.get_close_matches(unknown[1], [name for name, _, _ in COMMANDS], n=2)
-        guess = f"did you mean {' or '.join(near)}?" if near else asked_help
-        out.fail(UsageError(message, fix=guess))
+    elif unknown := _UNKNOWN_COMMAND.fullmatch(message):
+        guess = _guess_command(unknown[1], unknown[2], at_top=not out.command)
+        out.fail(UsageError(f"No such command '{unknown[1]}'", fix=guess or asked_help))
+    elif option := _UNKNOWN_OPTION.fullmatch(message):
+        out.fail(UsageError(message, fix=_place_of(option[1], argv) or asked_help))
     else:
         out.fail(UsageError(message, fix=asked_help))
     return UsageError.exit_code
+
+
+def _guess_command(word: str, guess: str | None, *, at_top: bool) -> str:
+    """Say which command may have been meant, with typer's own guess below a group."""
+    if at_top:
+        import difflib
+
+        if word in _FLAGS_FOR_WORDS:
+            return _FLAGS_FOR_WORDS[word]
+        near = difflib.get_close_matches(word, [name for name, _, _ in COMMANDS], n=2)
+    else:
+        near = [] if guess is None else [it.strip(" '") for it in guess.split(",")]
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def _place_of(flag: str, argv: Sequence[str]) -> str:
+    """Say where a flag belongs that stands before its command, empty if it is not one of it."""
+    names = {name for name, _, _ in COMMANDS}
+    word = next((word for word in argv if word in names), None)
+    command = None if word is None else load_command(word)
+    if command is None or all(flag not in it.opts for it in command.params):
+        return ""
+    return f"put it after the command: gpuenv {word} {flag} …"
 
 
 def run() -> None:

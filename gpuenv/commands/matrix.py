@@ -43,6 +43,10 @@ def list_(
     The flags filter: only rows that fulfil all of them are shown, whatever gpuenv.toml says. A
     narrow terminal shows fewer columns; --json has all of them.
 
+    confidence says how sure a row is: verified was read in the wheel or in two sources, derived
+    follows from upstream's rules or one good source, uncertain is not confirmed and is chosen only
+    when torch and CUDA name it.
+
     Example: gpuenv matrix list --gpu V100 --driver 550.54.15
     """
     from gpuenv.matrix.table import row_as_dict, select_rows

@@ -73,6 +73,37 @@ def test_an_unknown_command_gets_a_guess(capsys: pytest.CaptureFixture[str]) -> 
     assert "did you mean build?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "what", "fix"),
+    [
+        (["engine", "staus"], "No such command 'staus'", "did you mean status?"),
+        (["engine", "zzz"], "No such command 'zzz'", "gpuenv engine --help"),
+        (["bild"], "No such command 'bild'", "did you mean build?"),
+        (["zzz"], "No such command 'zzz'", "gpuenv --help"),
+        (["version"], "No such command 'version'", "gpuenv --version"),
+        (["help"], "No such command 'help'", "gpuenv --help"),
+        (
+            ["--engine", "X", "ps"],
+            "No such option: --engine",
+            "put it after the command: gpuenv ps --engine …",
+        ),
+        (
+            ["--engine=X", "ps"],
+            "No such option: --engine",
+            "put it after the command: gpuenv ps --engine …",
+        ),
+        (["--zzz", "ps"], "No such option: --zzz", "gpuenv ps --help"),
+        (["--torch", "2.9", "matrix", "list"], "No such option: --torch", "gpuenv --help"),
+    ],
+)
+def test_a_word_or_flag_out_of_place_is_told_what_is_meant(
+    words: list[str], what: str, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--json"]) == 2
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    assert (error["what"], error["fix"]) == (what, fix)
+
+
 def test_a_group_alone_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["matrix"]) == 2
     captured = capsys.readouterr()
