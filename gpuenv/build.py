@@ -13,10 +13,12 @@ import secrets
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from gpuenv.containers.lifecycle import removing_on_failure
 from gpuenv.engine.archive import Member, tar_stream
 from gpuenv.engine.events import Pushed, StepCached, StepDone, build_image
 from gpuenv.engine.protocol import BuildRequest, ContainerSpec, PutFile
 from gpuenv.errors import BuildFailedError
+from gpuenv.process import ended_by_signals
 from gpuenv.render import render_context
 from gpuenv.resources import package_dir
 from gpuenv.spec import ImageRequest
@@ -322,12 +324,13 @@ def run_build(
         ),
         watch,
     )
-    try:
-        facts = verify_image(engine, image_id, plan.spec.environment, lock=plan.lock)
-    except BaseException:
-        if not _named(engine, image_id):
-            engine.untag(image_id, force=True)
-        raise
+    with ended_by_signals():  # a closed terminal must not leave an image that was not proven
+        try:
+            facts = verify_image(engine, image_id, plan.spec.environment, lock=plan.lock)
+        except BaseException:
+            if not _named(engine, image_id):
+                engine.untag(image_id, force=True)
+            raise
     for tag in plan.tags:
         engine.tag(image_id, tag)
     info = engine.image(image_id)
@@ -414,19 +417,21 @@ def _advice(differences: tuple[Difference, ...]) -> str:
 def _ask_image(engine: ContainerEngine, image: str) -> dict[str, Any]:
     probe = (package_dir() / "probes" / "image_verify.py").read_bytes()
     path = "/tmp/gpuenv_verify.py"  # noqa: S108 - inside a container of our own
-    created = engine.create(
-        ContainerSpec(
-            image=image,
-            entrypoint=(),
-            command=("python", path),
-            network="none",
-            cap_drop=("ALL",),
-            no_new_privileges=True,
-            labels={SESSION: secrets.token_hex(8), "org.gpuenv.kind": "verify"},
-            files=(PutFile(path=path, content=probe),),
+    session = secrets.token_hex(8)
+    with removing_on_failure(engine, session):
+        created = engine.create(
+            ContainerSpec(
+                name=f"gpuenv-verify-{session}",
+                image=image,
+                entrypoint=(),
+                command=("python", path),
+                network="none",
+                cap_drop=("ALL",),
+                no_new_privileges=True,
+                labels={SESSION: session, "org.gpuenv.kind": "verify"},
+                files=(PutFile(path=path, content=probe),),
+            )
         )
-    )
-    try:
         engine.start(created.id)
         try:
             status = engine.wait(created.id, timeout_s=_VERIFY_TIMEOUT_S)
@@ -437,7 +442,6 @@ def _ask_image(engine: ContainerEngine, image: str) -> dict[str, Any]:
                 fix="run the build again on a machine that is less busy",
             ) from exc
         chunks = list(engine.logs(created.id))
-    finally:
         engine.remove(created.id, force=True)
     printed = b"".join(chunk.data for chunk in chunks if chunk.stream == "stdout")
     try:

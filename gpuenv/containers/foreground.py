@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import re
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
 _PATIENCE = 3
+_HANGUP_PATIENCE_S = 5.0
 _CHUNK = 65536
 _INIT_WORDS = re.compile(rb"\[FATAL tini \([0-9]+\)\] exec (.*) failed: ([^\r\n]+)\r?\n", re.DOTALL)
 _MAY_BE_INIT = re.compile(
@@ -113,7 +115,9 @@ def run_in_foreground(
     """Carry a started container's streams and signals until it ends; must run in the main thread.
 
     Signals go to the container's first process, as with ``docker run``; the third Ctrl-C in a row
-    kills it. Where the reader of our output goes away, the container gets SIGPIPE.
+    kills it. Where the reader of our output goes away, the container gets SIGPIPE. Where our
+    terminal is closed, a container with a terminal gets SIGHUP, and SIGKILL if it does not end by
+    that: nobody can reach it any more.
 
     Args:
         attachment: Opened before the start, so that nothing of the output is missed.
@@ -138,7 +142,7 @@ def run_in_foreground(
         threads.append(
             threading.Thread(
                 target=_pump_input,
-                args=(attachment, streams.stdin, stop_read),
+                args=(attachment, streams.stdin, stop_read, events),
                 name="input",
                 daemon=True,
             )
@@ -164,13 +168,16 @@ def _serve(
     container: str,
     attachment: Attachment,
     events: queue.SimpleQueue[_Event],
+    *,
+    hangup_patience_s: float = _HANGUP_PATIENCE_S,
 ) -> ExitStatus:
     if attachment.tty:
         _resize(attachment)
     interrupts = 0
+    hung_up = False
     sender = _SignalSender(engine, container)
     while True:
-        event = events.get()
+        event = _next_event(events, timeout_s=hangup_patience_s if hung_up else None)
         if event[0] == "exit":
             return event[1]
         if event[0] == "failed":
@@ -179,16 +186,28 @@ def _serve(
         if name == "SIGWINCH":
             _resize(attachment)
             continue
-        if name == "SIGINT":
-            interrupts += 1
-            if interrupts >= _PATIENCE and sender.unanswered:
-                raise EngineTimeoutError(
-                    "the container engine does not answer",
-                    why=f"{sender.unanswered} signals for the container were not taken",
-                    fix="the command goes on; gpuenv ps shows it once the engine answers again",
-                )
-            name = "SIGKILL" if interrupts >= _PATIENCE else name
-        sender.send(name)
+        interrupts += name == "SIGINT"
+        hung_up |= name == "SIGHUP" and attachment.tty
+        kill = name == "SIGKILL" or (name == "SIGINT" and interrupts >= _PATIENCE)
+        if kill and sender.unanswered:
+            raise _not_taken(sender.unanswered)
+        sender.send("SIGKILL" if kill else name)
+
+
+def _next_event(events: queue.SimpleQueue[_Event], *, timeout_s: float | None) -> _Event:
+    """Return what happens next, a SIGKILL of ours when nothing does in time."""
+    try:
+        return events.get(timeout=timeout_s)
+    except queue.Empty:
+        return ("signal", "SIGKILL")
+
+
+def _not_taken(signals: int) -> EngineTimeoutError:
+    return EngineTimeoutError(
+        "the container engine does not answer",
+        why=f"{signals} signals for the container were not taken",
+        fix="the command goes on; gpuenv ps shows it once the engine answers again",
+    )
 
 
 class _SignalSender:
@@ -271,19 +290,37 @@ def _command_output(attachment: Attachment, watch: InitWatch) -> Iterator[tuple[
     yield stream, watch.rest()
 
 
-def _pump_input(attachment: Attachment, source: int, stop: int) -> None:
+def _pump_input(
+    attachment: Attachment, source: int, stop: int, events: queue.SimpleQueue[_Event]
+) -> None:
     while True:
         ready, _, _ = select.select([source, stop], [], [])
         if stop in ready:
             return
         try:
             data = os.read(source, _CHUNK)
+        except OSError:
+            data = b""
+        try:
             if not data:
+                if attachment.tty and _is_terminal(
+                    source
+                ):  # raw, so Ctrl-D is a character: this is the end of the terminal
+                    events.put(("signal", "SIGHUP"))
                 attachment.close_input()
                 return
             attachment.write(data)
         except OSError:
             return  # the container ended and takes no more
+
+
+def _is_terminal(descriptor: int) -> bool:
+    """Whether it is a terminal, or was one before that was closed."""
+    try:
+        termios.tcgetattr(descriptor)
+    except termios.error as exc:
+        return bool(exc.args[0] == errno.EIO)
+    return True
 
 
 @contextmanager
@@ -297,7 +334,8 @@ def _raw_terminal(streams: Streams, attachment: Attachment) -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(streams.stdin, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # it was closed
+            termios.tcsetattr(streams.stdin, termios.TCSADRAIN, before)
 
 
 @contextmanager
@@ -306,7 +344,11 @@ def _signals_to(events: queue.SimpleQueue[_Event]) -> Iterator[None]:
         events.put(("signal", signal.Signals(number).name))
 
     numbers = [signal.Signals[name] for name in (*_FORWARDED, "SIGWINCH")]
-    before = {number: signal.signal(number, note) for number in numbers}
+    before = {
+        number: signal.signal(number, note)
+        for number in numbers
+        if signal.getsignal(number) != signal.SIG_IGN  # under nohup, what is ignored stays so
+    }
     try:
         yield
     finally:

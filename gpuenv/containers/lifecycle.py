@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import threading
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -37,11 +35,11 @@ from gpuenv.engine.errors import (
     PortTakenError,
     RlimitRefusedError,
 )
+from gpuenv.process import ended_by_signals
 from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from types import FrameType
 
     from gpuenv.containers.plan import ContainerPlan
     from gpuenv.engine.protocol import ContainerEngine, ContainerInfo
@@ -80,7 +78,7 @@ def removing_on_failure(engine: ContainerEngine, session: str) -> Iterator[None]
 
     By label, since a container may exist whose id never reached us.
     """
-    with _ended_by_signals():
+    with ended_by_signals():
         try:
             yield
         except BaseException as failure:
@@ -94,28 +92,6 @@ def removing_on_failure(engine: ContainerEngine, session: str) -> Iterator[None]
                 except KeyboardInterrupt:
                     continue  # an impatient second Ctrl-C must not leave half of it
             raise
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a launch as Ctrl-C does, by an exception that cleans up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {
-        number: signal.signal(number, interrupt)
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) != signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def start_planned(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import threading
 from datetime import datetime, timezone
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gpuenv.build import verify_image
 from gpuenv.containers.errors import (
     ContainerEndedError,
     EnvironmentAmbiguousError,
@@ -22,7 +24,7 @@ from gpuenv.containers.errors import (
 )
 from gpuenv.containers.facts import Caller
 from gpuenv.containers.files import EnvironmentFiles, new_token
-from gpuenv.containers.foreground import InitWatch, _serve
+from gpuenv.containers.foreground import InitWatch, _pump_input, _serve
 from gpuenv.containers.identity import OWNER, VOLUME
 from gpuenv.containers.lifecycle import (
     find_environment,
@@ -46,7 +48,7 @@ from gpuenv.engine.errors import (
 )
 from gpuenv.engine.fake import FAKE_CAPABILITIES, FakeEngine
 from gpuenv.engine.fake_programs import Ended
-from gpuenv.engine.protocol import ContainerSpec, PortBinding, UsageSample, VolumeMount
+from gpuenv.engine.protocol import ContainerSpec, ExitStatus, PortBinding, UsageSample, VolumeMount
 from gpuenv.errors import ConfigurationError, LaunchFailedError
 from gpuenv.host.gpu_inventory import GpuInventory, HostGpu, probe_gpu_use, probe_inventory
 from gpuenv.jupyter import (
@@ -472,6 +474,79 @@ def test_the_third_ctrl_c_leaves_an_engine_that_takes_no_signal(engine: FakeEngi
     with pytest.raises(EngineTimeoutError, match="does not answer"):
         _serve(engine, "c", SimpleNamespace(tty=False), events)  # type: ignore[arg-type] - no more is asked of it
     answering.set()
+
+
+def signals_sent(
+    engine: FakeEngine, *, tty: bool, first: str, patience_s: float
+) -> tuple[list[str], ExitStatus]:
+    """Return what a container is sent that only SIGKILL, or SIGTERM, ends."""
+    sent: list[str] = []
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def take(_container: str, name: str) -> None:
+        sent.append(name)
+        if name in {"SIGKILL", "SIGTERM"}:
+            events.put(("exit", ExitStatus(exit_code=137)))
+        elif not tty:
+            events.put(("signal", "SIGTERM"))
+
+    engine.signal = take  # type: ignore[method-assign, assignment] - what it was sent
+    events.put(("signal", first))
+    attachment = SimpleNamespace(tty=tty, resize=lambda **_: None)
+    status = _serve(engine, "c", attachment, events, hangup_patience_s=patience_s)  # type: ignore[arg-type] - no more is asked of it
+    return sent, status
+
+
+def test_a_container_whose_terminal_was_closed_is_killed_if_sighup_does_not_end_it(
+    engine: FakeEngine,
+) -> None:
+    sent, status = signals_sent(engine, tty=True, first="SIGHUP", patience_s=0.01)
+    assert sent == ["SIGHUP", "SIGKILL"]
+    assert status.exit_code == 137
+
+
+def test_without_a_terminal_a_command_may_outlive_sighup(engine: FakeEngine) -> None:
+    sent, _ = signals_sent(engine, tty=False, first="SIGHUP", patience_s=0.0)
+    assert sent == ["SIGHUP", "SIGTERM"]
+
+
+def test_the_end_of_the_terminal_is_a_hangup_even_where_no_signal_says_so() -> None:
+    terminal, ours = os.openpty()
+    stop_read, stop_write = os.pipe()
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    attachment = SimpleNamespace(tty=True, close_input=lambda: None)
+    pump = threading.Thread(
+        target=_pump_input, args=(attachment, ours, stop_read, events), daemon=True
+    )
+    pump.start()
+    os.close(terminal)
+    assert events.get(timeout=20) == ("signal", "SIGHUP")
+    pump.join(20)
+    for descriptor in (ours, stop_read, stop_write):
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_while_an_image_is_verified_leaves_no_container(
+    engine: FakeEngine, number: signal.Signals
+) -> None:
+    names: list[str] = []
+
+    def wait(container: str, **_: Any) -> None:
+        found = engine.container(container)
+        assert found is not None
+        names.append(found.name)
+        os.kill(os.getpid(), number)
+        threading.Event().wait(20)  # the signal is taken here
+
+    engine.wait = wait  # type: ignore[method-assign, assignment] - never comes to its end
+    engine.programs["python"] = lambda _: Ended(exit_code=0)
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt):
+        verify_image(engine, "localhost/gpuenv/torch:1", SimpleNamespace())  # type: ignore[arg-type] - is not compared
+    assert [name.startswith("gpuenv-verify-") for name in names] == [True]
+    assert engine.containers() == ()
+    assert signal.getsignal(number) == before
 
 
 INIT_WORDS = b"[FATAL tini (7)] exec ./my prog failed: Permission denied\r\n"
