@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -303,7 +304,7 @@ def ssh(
             _require_proved(running, target)
         _warn_of_no_use(site.engine, running, session)
     if not lets_in:
-        _answer(running, target, chosen, found=found)
+        _answer(running, target, files, chosen, found=found)
         return
     code = _run_session(how.engine, running, target, words, session, forwards=forwards)
     if launch.sync and workspace is not None:
@@ -774,10 +775,14 @@ def _data(running: RunningSsh, target: Target, name: str, *, found: bool) -> dic
     }
 
 
-def _answer(running: RunningSsh, target: Target, name: str, *, found: bool) -> None:
+def _answer(
+    running: RunningSsh, target: Target, files: EnvironmentFiles, name: str, *, found: bool
+) -> None:
     import shlex
 
-    from gpuenv.ssh.client import ssh_arguments
+    from gpuenv.ssh.access import client_config
+    from gpuenv.ssh.client import short_arguments, ssh_arguments
+    from gpuenv.ssh.client_config import SshConfigError, is_installed
 
     out = output.current()
     arguments = ssh_arguments(target)
@@ -785,7 +790,11 @@ def _answer(running: RunningSsh, target: Target, name: str, *, found: bool) -> N
     def human() -> None:
         if found:
             out.note(f"{name} runs already")
-        out.text(shlex.join(arguments))
+        installed = False
+        with suppress(SshConfigError):  # it runs all the same
+            installed = is_installed(client_config(os.environ))
+        shown = short_arguments(target, config=files.ssh_config_path, installed=installed)
+        out.text(shlex.join(shown))
         out.note(f"gpuenv ssh {name} opens a shell; gpuenv stop {name} ends it")
 
     out.answer(

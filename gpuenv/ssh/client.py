@@ -138,10 +138,28 @@ def ssh_arguments(
         words.append("-q")
     if tty:
         words.append("-t")
+        if command is not None:
+            # "Connection to 127.0.0.1 closed." is of a session, not of a command; errors stay.
+            words += ["-o", "LogLevel=ERROR"]
     words += ["--", target.alias]
     if command is not None:
         words.append(command)
     return tuple(words)
+
+
+def short_arguments(target: Target, *, config: Path, installed: bool) -> tuple[str, ...]:
+    """Return the shortest command line of ``ssh`` that leads to the same shell.
+
+    Args:
+        config: The file that holds the environment's block alone.
+        installed: The user's own configuration includes it.
+    """
+    if installed:
+        return ("ssh", target.alias)
+    if target.jump is None and target.jump_command is None and target.identities:
+        return ("ssh", "-F", str(config), target.alias)
+    # With -F the user's own file is not read: it may say how the other host or an agent is reached.
+    return ssh_arguments(target)
 
 
 def command_line(words: tuple[str, ...]) -> str:

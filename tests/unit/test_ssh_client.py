@@ -13,6 +13,7 @@ from gpuenv.ssh.client import (
     render_block,
     require_forwards,
     settings,
+    short_arguments,
     ssh_arguments,
 )
 from gpuenv.ssh.server import render_sshd_config
@@ -43,6 +44,28 @@ def test_command_line_and_file_say_the_same() -> None:
     block = render_block(TARGET)
     for word in ssh_arguments(TARGET)[2:-2:2]:
         assert f"    {word.replace('=', ' ', 1)}\n" in block
+
+
+@pytest.mark.parametrize(("line", "quiet"), [("ls", True), (None, False)])
+def test_a_command_on_a_terminal_ends_without_words_of_ssh_and_a_session_with_them(
+    line: str | None, quiet: bool
+) -> None:
+    assert ("LogLevel=ERROR" in ssh_arguments(TARGET, command=line, tty=True)) == quiet
+    assert "LogLevel=ERROR" not in ssh_arguments(TARGET, command=line)
+
+
+def test_what_is_shown_is_the_shortest_command_that_leads_there() -> None:
+    config = Path("/home/alice/.local/state/gpuenv/environments/train/ssh_config")
+    with_key = replace(TARGET, identities=(Path("/home/alice/.ssh/id_ed25519"),))
+    remote = replace(with_key, jump="alice@gpu01")
+    for target in (TARGET, with_key, remote):
+        assert short_arguments(target, config=config, installed=True) == ("ssh", "gpuenv-train")
+    assert short_arguments(with_key, config=config, installed=False) == (
+        "ssh", "-F", str(config), "gpuenv-train",
+    )  # fmt: skip
+    # The user's own file, which -F leaves out, tells of the agent and of the other host.
+    for target in (TARGET, remote):
+        assert short_arguments(target, config=config, installed=False) == ssh_arguments(target)
 
 
 def test_a_host_is_jumped_to_by_what_passes_its_name_on_whole() -> None:
