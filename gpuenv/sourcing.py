@@ -128,7 +128,8 @@ def _settle(
                 matrix, request, availability, host=host, local_bases=local_bases
             )
             missing = [it for it in map(ask, others) if it is not None and it.state != "available"]
-            if not missing:
+            # A row without a fitting Python is judged without its source: it stays.
+            if all(it in answers for it in missing):
                 raise
             answers += missing
             continue
