@@ -18,7 +18,7 @@ from gpuenv.matrix.load import load_matrix, shipped_matrix_path
 from gpuenv.secret import Secret
 from gpuenv.sourcing import settle_environment
 from gpuenv.spec import HostGpus, MatrixRequest
-from gpuenv.versions import CudaVersion, TorchVersion
+from gpuenv.versions import CudaVersion, PythonVersion, TorchVersion
 from tests.contract.index_server import IndexServer, Reply
 
 if TYPE_CHECKING:
@@ -175,7 +175,9 @@ def test_update_proposes_and_writes_only_when_told(
     assert answer["data"]["changes"] == []
 
 
-def settle(server: IndexServer, torch: str | None, cap: str) -> Settled:
+def settle(
+    server: IndexServer, torch: str | None, cap: str, *, python: str | None = None
+) -> Settled:
     index = Source.remote(server.url("simple"), origin="test")
     sources = PackageSources(
         index=index,
@@ -183,7 +185,9 @@ def settle(server: IndexServer, torch: str | None, cap: str) -> Settled:
         constraints=(Constraint(requirement=cap, origin="/etc/caps.txt"),),
     )
     request = MatrixRequest(
-        torch=TorchVersion.parse(torch) if torch else None, cuda=CudaVersion.parse("13.0")
+        torch=TorchVersion.parse(torch) if torch else None,
+        cuda=CudaVersion.parse("13.0"),
+        python=PythonVersion.parse(python) if python else None,
     )
     return settle_environment(load_matrix(), request, SimpleClient(sources), host=HostGpus())
 
@@ -217,6 +221,14 @@ def test_a_refusal_suggests_only_what_the_sources_have(server: IndexServer) -> N
     assert caught.value.what.startswith("no source at hand has a PyTorch wheel for torch 2.11")
     assert caught.value.fix == "try --torch 2.13"
     assert [row["torch"] for row in caught.value.data["nearest"]] == ["2.13.0"]
+
+
+def test_a_refusal_comes_to_an_end_where_no_suggestion_can_be_had(server: IndexServer) -> None:
+    # What is suggested has another Python, and of it no wheel either.
+    serve(server, "torch", {})
+    with pytest.raises(UnsupportedCombinationError) as caught:
+        settle(server, None, "torch<3", python="3.8")
+    assert caught.value.what == "no PyTorch wheel fits CUDA 13.0, Python 3.8, x86_64"
 
 
 def test_an_index_that_cannot_be_asked_is_an_error_and_not_a_pass(
