@@ -130,10 +130,15 @@ def status_of(diagnosis: Diagnosis, check_id: str) -> Status:
     return next(result.status for result in diagnosis.results if result.id == check_id)
 
 
+def causes_of_its_own(diagnosis: Diagnosis) -> set[str]:
+    """Return the causes but one: how full the disk of the testing machine is."""
+    return {cause.result.id for cause in diagnosis.causes} - {"sys.disk"}
+
+
 def test_a_container_in_good_order_has_nothing_wrong(patient: Patient, python_image: str) -> None:
     diagnosis = patient.start(python_image).diagnosis()
-    assert diagnosis.causes == ()
-    assert diagnosis.verdict == "nothing-to-diagnose"
+    assert causes_of_its_own(diagnosis) == set()
+    assert diagnosis.verdict == ("warn" if diagnosis.causes else "nothing-to-diagnose")
 
 
 def test_docker_s_64_mib_of_shared_memory(patient: Patient, python_image: str) -> None:
@@ -236,7 +241,7 @@ def test_few_processes_and_little_processor_time(patient: Patient, python_image:
     if cgroup["pids_max"] is None:
         missing("an engine that limits processes")
     assert (cgroup["pids_max"], cgroup["cpu_quota"]) == (64, 0.5)
-    assert {cause.result.id for cause in judge(facts).causes} == {"sys.pid", "sys.cpu"}
+    assert causes_of_its_own(judge(facts)) == {"sys.pid", "sys.cpu"}
 
 
 def test_stubs_on_the_library_path(
