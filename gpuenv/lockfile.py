@@ -27,12 +27,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
 from gpuenv.errors import BuildFailedError, ConfigurationError
@@ -47,9 +44,11 @@ from gpuenv.versions import (
     PythonVersion,
     TorchVersion,
 )
+from gpuenv.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from gpuenv.spec import MatrixRequest
 
@@ -622,23 +621,13 @@ def write_lock(path: Path, lock: Lock) -> bool:
             why="it is there and is no file",
             fix="name a file: --lock-file FILE",
         )
-    mode = 0o644
+    mode: int | None = None
     with suppress(OSError):
         if target.read_bytes() == text.encode():
             return False
         mode = target.stat().st_mode & 0o777
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-                os.fchmod(file.fileno(), mode)
-            Path(temporary).replace(target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_whole(target, text.encode(), mode=mode)
     except OSError as exc:
         raise LockFileError(
             f"cannot write {path}",

@@ -8,6 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuenv.writing import write_whole
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -45,22 +47,9 @@ def make_private_dir(path: Path) -> Path:
 
 
 def write_private_file(path: Path, content: bytes) -> None:
-    """Write a file that only this user can read, whole or not at all.
-
-    The content goes to a temporary neighbour first, so neither a crash nor a reader in between
-    sees half of it.
-    """
+    """Write a file that only this user can read, whole or not at all."""
     make_private_dir(path.parent)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, content)
 
 
 def write_crash_log(text: str, *, environ: Mapping[str, str]) -> Path | None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv.errors import ConfigurationError
 from gpuenv.matrix.document import Problem, read_document, write_document
 from gpuenv.matrix.load import MatrixFileError, build_matrix, find_problems
 from gpuenv.reading import read_named_text, reason
+from gpuenv.writing import write_whole
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuenv.matrix.document import Document
 
 
@@ -62,16 +61,7 @@ def save_document(path: Path, text: str) -> None:
     document = read_document(text)
     _require_sound(document, path)
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            shutil.copymode(path, temporary)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_whole(path, text.encode(), mode=path.stat().st_mode & 0o7777)
     except OSError as exc:
         raise MatrixFileError(
             f"cannot write the matrix {path}",

@@ -10,6 +10,7 @@ from gpuenv.checks.model import Status
 from gpuenv.errors import ConfigurationError
 from gpuenv.report.table import UNICODE, as_plain, render_lines
 from gpuenv.report.text import name_of, one_line, skip_reason
+from gpuenv.writing import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,15 +72,8 @@ def write_text(path: Path, text: str) -> None:
         if target.exists() and not (target.is_file() and os.access(target.parent, os.W_OK)):
             target.write_text(text, encoding="utf-8")  # a device, or a file in another's folder
             return
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            if target.exists():
-                temporary.chmod(target.stat().st_mode & 0o777)
-            temporary.replace(target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        mode = target.stat().st_mode & 0o7777 if target.exists() else None
+        write_whole(target, text.encode(), mode=mode)
     except OSError as exc:
         raise ConfigurationError(
             f"cannot write {path}", why=exc.strerror or str(exc), fix="name a file you may write"

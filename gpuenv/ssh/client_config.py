@@ -14,16 +14,16 @@ import json
 import os
 import re
 import stat
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuenv.errors import ConfigurationError
 from gpuenv.state import make_private_dir, write_private_file
 from gpuenv.values import dataclass
+from gpuenv.writing import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 # Include takes a glob pattern, and quotes end at a quote: a path with these would mean another.
 _UNSAFE = re.compile(r'["\\*?\[\]\x00-\x1f]')
@@ -222,22 +222,15 @@ def _read(path: Path) -> bytes | None:
 
 def _replace(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, keeping its permissions and owner."""
-    temporary = ""
+    mode, owner = 0o600, None
     try:
-        before = path.stat() if path.exists() else None
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".gpuenv-")  # mode 0600
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if before is not None:
-            Path(temporary).chmod(before.st_mode & 0o7777)
+        if path.exists():
+            before = path.stat()
+            mode = before.st_mode & 0o7777
             if (before.st_uid, before.st_gid) != (os.geteuid(), os.getegid()):
-                os.chown(temporary, before.st_uid, before.st_gid)
-        Path(temporary).replace(path)
+                owner = (before.st_uid, before.st_gid)
+        write_whole(path, content, mode=mode, owner=owner)
     except OSError as exc:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         raise SshConfigError(
             f"{path} cannot be written",
             why=exc.strerror or str(exc),

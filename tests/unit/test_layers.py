@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "gpuenv"
 # Layer by layer from the bottom; a module may import its own area and everything above its line.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "values"),
-    ("versions", "secret"),
+    ("versions", "secret", "writing"),
     ("spec", "state", "resources", "process", "reading"),
     ("wheelfacts", "validate", "lockfile"),
     ("matrix", "index", "config", "render", "checks", "verify"),
