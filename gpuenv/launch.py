@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gpuenv.containers.foreground import InitWatch, Streams, run_in_foreground
@@ -18,7 +19,7 @@ from gpuenv.errors import ConfigurationError
 from gpuenv.values import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gpuenv.engine.protocol import Attachment, ContainerEngine, ContainerInfo
 
@@ -158,27 +159,13 @@ def run_attached(
         ProgramNotExecutableError: It may not be run.
         LaunchFailedError: The container did not start.
     """
-    attachments: list[Attachment] = []
     watch = InitWatch()
-
-    def attach(container: str) -> None:
-        while attachments:
-            attachments.pop().close()
-        attachments.append(engine.attach(container))
-
-    try:
-        with removing_on_failure(engine, plan.identity.session):
-            try:
-                info = start_planned(engine, plan, on_note=on_note, before_start=attach)
-            except CommandNotFoundError as missing:
-                raise _as_a_shell_says(missing, plan) from missing
-            status = run_in_foreground(engine, info.id, attachments[-1], streams, watch=watch)
-            after = engine.container(info.id)
-            if not keep:
-                engine.remove(info.id, force=True)
-    finally:
-        for attachment in attachments:
-            attachment.close()
+    with removing_on_failure(engine, plan.identity.session):
+        with _started(engine, plan, on_note) as (info, attachment):
+            status = run_in_foreground(engine, info.id, attachment, streams, watch=watch)
+        after = engine.container(info.id)
+        if not keep:
+            engine.remove(info.id, force=True)
     if watch.refused is not None and status.exit_code != 0:
         raise _refused(*watch.refused, plan)
     return RunResult(
@@ -201,8 +188,20 @@ def run_detached(
         ProgramNotExecutableError: It may not be run.
         LaunchFailedError: The container did not start.
     """
-    attachments: list[Attachment] = []
     watch = InitWatch()
+    with _started(engine, plan, on_note) as (info, attachment):
+        watch.listen(attachment, timeout_s=_FIRST_MOMENT_S)
+    if watch.refused is not None:
+        raise _refused(*watch.refused, plan)
+    return info
+
+
+@contextmanager
+def _started(
+    engine: ContainerEngine, plan: ContainerPlan, on_note: Callable[[Note], None]
+) -> Iterator[tuple[ContainerInfo, Attachment]]:
+    """Start a container that is listened to from before its start, and let go of it at the end."""
+    attachments: list[Attachment] = []
 
     def attach(container: str) -> None:
         while attachments:
@@ -210,16 +209,14 @@ def run_detached(
         attachments.append(engine.attach(container))
 
     try:
-        info = start_planned(engine, plan, on_note=on_note, before_start=attach)
-        watch.listen(attachments[-1], timeout_s=_FIRST_MOMENT_S)
-    except CommandNotFoundError as missing:
-        raise _as_a_shell_says(missing, plan) from missing
+        try:
+            info = start_planned(engine, plan, on_note=on_note, before_start=attach)
+        except CommandNotFoundError as missing:
+            raise _as_a_shell_says(missing, plan) from missing
+        yield info, attachments[-1]
     finally:
         for attachment in attachments:
             attachment.close()
-    if watch.refused is not None:
-        raise _refused(*watch.refused, plan)
-    return info
 
 
 def _as_a_shell_says(missing: CommandNotFoundError, plan: ContainerPlan) -> CommandNotFoundError:

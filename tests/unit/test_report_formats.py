@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import html
 import json
+import os
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -29,6 +29,7 @@ from gpuenv.report.table import ASCII, UNICODE, as_plain, as_text, render_lines,
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 SAMPLES = {
     "healthy": samples.healthy,
@@ -344,11 +345,11 @@ def test_a_report_is_written_whole_or_not_at_all(
     link = tmp_path / "latest.html"
     link.symlink_to(path.name)
 
-    def full(self: Path, *_: object, **__: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", full)
+        patch.setattr(os, "fsync", full)
         with pytest.raises(ConfigurationError, match=r"cannot write .*latest\.html") as caught:
             write_text(link, "half of the n")
     assert caught.value.why == "No space left on device"
